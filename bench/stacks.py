@@ -83,7 +83,7 @@ def _await_probes(collector: Cuda, take: Job, own: int) -> None:
     while time.monotonic() < end:
         take(STEPS // 10, own)
         counted = any(it.metric.name == "gpu.cuda.memory.allocations" for it in collector.collect())
-        capture = collector._profiling._capture if collector._profiling else None
+        capture = collector.profiling.capture if collector.profiling else None
         if counted and (capture is None or capture.ledger.allocations()):
             return
     raise RuntimeError("the job's calls were not seen")
@@ -93,10 +93,10 @@ def _programs(take: Job, own: int) -> list[Result]:
     """What the kernel's program takes at an allocation, and what a stack costs the child that unwinds."""
     with _collector(True) as collector:
         _await_probes(collector, take, own)
-        assert collector._profiling
-        capture = collector._profiling._capture
+        assert collector.profiling
+        capture = collector.profiling.capture
         capture.flush(WITHIN)
-        program, dropped, began = capture._object.programs["on_allocation"], capture.dropped(), _unwinding(capture)
+        program, dropped, began = capture.object.programs["on_allocation"], capture.dropped(), _unwinding(capture)
         statistics = run_time_statistics()
         spent, alone = ([_spent(program, take, work) for _ in range(TURNS)] for work in (own, 1))
         statistics.close()

@@ -61,9 +61,9 @@ def board(stem: str, source: Source, until: float, path: Path) -> None:
                 sheet.heading(each["title"], box)
             else:
                 axes = sheet.panel(each["title"], box)
-                DRAWERS[each["type"]](axes, _Answers(Panel(stem, each), source, until))
+                DRAWERS[each["type"]](axes, Answers(Panel(stem, each), source, until))
         sheet.figure.savefig(path, dpi=DPI, facecolor=PAGE, pil_kwargs={"optimize": True})
-    _fewer_colours(path)
+    fewer_colours(path)
 
 
 class _Sheet:
@@ -120,7 +120,7 @@ class _Sheet:
         return axes
 
 
-class _Answers:
+class Answers:
     """A panel and the results of its queries in Prometheus."""
 
     def __init__(self, panel: Panel, source: Source, until: float) -> None:
@@ -163,7 +163,7 @@ def _last_value(named: tuple[str, Series]) -> float:
     return 0 if math.isnan(value) else value
 
 
-def _lines(axes: Axes, answers: _Answers) -> None:
+def _lines(axes: Axes, answers: Answers) -> None:
     found = answers.each()
     if not found:
         _nothing(axes)
@@ -202,7 +202,7 @@ def _stacks(panel: Mapping[str, Any]) -> bool:
     return bool(custom.get("stacking", {}).get("mode") == "normal")
 
 
-def _style(plot: Axes, answers: _Answers) -> None:
+def _style(plot: Axes, answers: Answers) -> None:
     plot.set_facecolor(PANEL)
     plot.grid(color=EDGE, linewidth=0.6)
     for side in plot.spines.values():
@@ -214,7 +214,7 @@ def _style(plot: Axes, answers: _Answers) -> None:
     plot.yaxis.set_major_locator(mpl.ticker.MaxNLocator(4))
 
 
-def _number(axes: Axes, answers: _Answers) -> None:
+def _number(axes: Axes, answers: Answers) -> None:
     found = answers.each()
     if not found:
         _nothing(axes)
@@ -238,8 +238,8 @@ def _threshold(panel: Mapping[str, Any], value: float) -> str:
     return color
 
 
-def _table(axes: Axes, answers: _Answers) -> None:
-    columns, rows = _merged(answers)
+def _table(axes: Axes, answers: Answers) -> None:
+    columns, rows = merged(answers)
     if not rows:
         _nothing(axes)
         return
@@ -266,7 +266,7 @@ def _table(axes: Axes, answers: _Answers) -> None:
     axes.set_ylim(0, 1)
 
 
-def _merged(answers: _Answers) -> tuple[list[str], list[list[str]]]:
+def merged(answers: Answers) -> tuple[list[str], list[list[str]]]:
     """Titles and rows as the panel's transformations make them: one row for each set of labels."""
     made = {it["id"]: it["options"] for it in answers.panel.json["transformations"]}
     options, shown = made["organize"], made["filterFieldsByName"]["include"]["names"]
@@ -317,7 +317,7 @@ def _units(panel: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _heat(axes: Axes, answers: _Answers) -> None:
+def _heat(axes: Axes, answers: Answers) -> None:
     buckets = sorted(((float(labels["le"]), points) for _, (labels, points) in answers.each() if "le" in labels))
     times = sorted({at for _, points in buckets for at, _ in points})
     if len(times) < 2:
@@ -356,7 +356,7 @@ def top(path: Path, rows: int) -> None:
         image.crop((0, 0, image.width, rows * ROW)).save(path.with_stem(f"{path.stem}-top"), optimize=True)
 
 
-def _fewer_colours(path: Path) -> None:
+def fewer_colours(path: Path) -> None:
     """A palette of what is drawn with, from faint to full: a third of the size, and red stays red."""
     from PIL import Image
 

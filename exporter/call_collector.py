@@ -52,11 +52,11 @@ class CallCollector(ProbeCollector[Rows]):
     """The names of functions that should be in `enum api`: those which are not are reported."""
 
     def _samples(self) -> Iterator[Sample]:
-        for process in self._ledger.processes():
+        for process in self.ledger.processes():
             yield from self._samples_of(process)
 
     def _prepare(self) -> None:
-        self._functions = self._object.types.enum("api")
+        self._functions = self.object.types.enum("api")
         self._names = {number: name for name, number in self._functions.items()}
 
     def _table(self) -> Table:
@@ -66,26 +66,26 @@ class CallCollector(ProbeCollector[Rows]):
         }
 
     def _options(self) -> Mapping[str, Any]:
-        return {"coverable": self.coverable, "returning": self._object.maps["returning"]}
+        return {"coverable": self.coverable, "returning": self.object.maps["returning"]}
 
     def _read(self) -> Mapping[int, Rows]:
-        return _by_process({name: self._object.maps[name].items() for name in self.counted})
+        return _by_process({name: self.object.maps[name].items() for name in self.counted})
 
-    def _costs(self, pids: Collection[int]) -> Mapping[int, float]:
+    def costs(self, pids: Collection[int]) -> Mapping[int, float]:
         costs = dict.fromkeys(pids, 0.0)
-        for key, calls in self._object.maps["process_hits"].items():
+        for key, calls in self.object.maps["process_hits"].items():
             if key.tgid in costs and key.api in self._names:
-                costs[key.tgid] += calls * (self._probes.price(self._names[key.api]) or 0.0)
+                costs[key.tgid] += calls * (self.probes.price(self._names[key.api]) or 0.0)
         return costs
 
     def _take(self, pids: Collection[int]) -> Mapping[int, Rows]:
-        taken = _by_process({name: self._object.maps[name].take(pids) for name in self.counted})
-        self._object.maps["process_hits"].take(pids)
-        forget(self._object, pids)
+        taken = _by_process({name: self.object.maps[name].take(pids) for name in self.counted})
+        self.object.maps["process_hits"].take(pids)
+        forget(self.object, pids)
         return taken
 
     def _hits(self) -> Mapping[str, int]:
-        counted = self._object.maps["hits"].sums()
+        counted = self.object.maps["hits"].sums()
         return {self._names[api]: calls for api, calls in counted.items() if calls and api in self._names}
 
 

@@ -15,7 +15,7 @@ MOST_RESERVED, LEAST_RESERVED = 320, 64
 PROGRAMS = 256
 """Descriptors of the programs and maps of all collectors: a bit more than they take."""
 RAISE = "raise the limit of open files (LimitNOFILE, ulimit -n)"
-_FOLDER = Path("/proc/self/fd")
+FOLDER = Path("/proc/self/fd")
 
 
 def raise_limit() -> None:
@@ -48,16 +48,16 @@ def room() -> int:
 def uncountable() -> str:
     """Return why the open files are unknown, for which probes get none; empty where they can be counted."""
     try:
-        _FOLDER.stat()
+        FOLDER.stat()
     except OSError as error:
         if error.errno not in (errno.EMFILE, errno.ENFILE):
-            return f"the open files cannot be counted in {_FOLDER} ({error.strerror}): mount procfs at /proc"
+            return f"the open files cannot be counted in {FOLDER} ({error.strerror}): mount procfs at /proc"
     return ""
 
 
 def _used() -> int:
     try:
         # Linux 6.2 has the number as the folder's size, which was 0 before
-        return _FOLDER.stat().st_size or sum(1 for _ in _FOLDER.iterdir())
+        return FOLDER.stat().st_size or sum(1 for _ in FOLDER.iterdir())
     except OSError:
         return limit()

@@ -22,7 +22,7 @@ LONGEST_STEP = 60.0
 WINDOW = POINTS * LEAST_STEP
 MOST_OF_A_KIND = 16
 """Plots of a kind, besides that of the node; with 8 kinds all plots take 0.25 MB (also stated in docs/http.md)."""
-_FIRST_AFTER = 5.0
+FIRST_AFTER = 5.0
 
 Key = tuple[str, str]
 """The kind of a value, and the identity of its object; an empty identity is the node."""
@@ -116,7 +116,7 @@ class History:
             return Recent(self._rates, self._seconds, plots)
 
     def _run(self, gather: Callable[[Collection[str]], object]) -> None:
-        pause = _FIRST_AFTER
+        pause = FIRST_AFTER
         while not self._ended.wait(pause):
             with self._lock:
                 pause = self._before.at + MOST_STEP - time.monotonic() if self._before else 0.0

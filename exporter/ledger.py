@@ -62,7 +62,7 @@ class _Ends(Generic[A]):
 
     def __init__(self) -> None:
         self._by_pid: dict[int, _Ended[A]] = {}
-        self._workloads: dict[_Workload, dict[int, None]] = {}
+        self.workloads: dict[_Workload, dict[int, None]] = {}
 
     def __iter__(self) -> Iterator[Process[A]]:
         return (it.process for it in self._by_pid.values())
@@ -73,21 +73,21 @@ class _Ends(Generic[A]):
     def add(self, process: Process[A], expires: float) -> None:
         """Add a process; there is none of its pid."""
         self._by_pid[process.pid] = _Ended(process, expires)
-        self._workloads.setdefault(_workload(process), {})[process.pid] = None
+        self.workloads.setdefault(_workload(process), {})[process.pid] = None
 
     def oldest(self) -> int:
         """Return the pid of the oldest of the largest workload; there is one."""
-        largest = max(self._workloads, key=lambda workload: len(self._workloads[workload]))
-        return next(iter(self._workloads[largest]))
+        largest = max(self.workloads, key=lambda workload: len(self.workloads[workload]))
+        return next(iter(self.workloads[largest]))
 
     def pop(self, pid: int) -> Process[A] | None:
         """Remove and return the process of a pid, None without one."""
         if (ended := self._by_pid.pop(pid, None)) is None:
             return None
         workload = _workload(ended.process)
-        del self._workloads[workload][pid]
-        if not self._workloads[workload]:
-            del self._workloads[workload]
+        del self.workloads[workload][pid]
+        if not self.workloads[workload]:
+            del self.workloads[workload]
         return ended.process
 
     def expired(self, now: float) -> list[int]:
@@ -121,10 +121,10 @@ class Ledger(Generic[A]):
         self._read, self._take, self._processes, self._proc, self._now = read, take, processes, proc, now
         self._fold = fold
         self._lock = threading.Lock()
-        self._live: set[int] = set()
-        self._known: dict[int, tuple[Labels | None, float]] = {}
+        self.live: set[int] = set()
+        self.known: dict[int, tuple[Labels | None, float]] = {}
         """Labels as last read (None: not yet), and the wall time from which the counters count."""
-        self._ended = _Ends[A]()
+        self.ends = _Ends[A]()
         self._superseded: list[Process[A]] = []
         """Ended processes with a pid that another one, or another program, has had since."""
         self._holder: int | None = None
@@ -135,7 +135,7 @@ class Ledger(Generic[A]):
     def __contains__(self, pid: int) -> bool:
         """Return whether a process has started and not yet ended."""
         with self._lock:
-            return pid in self._live
+            return pid in self.live
 
     def started(self, pid: int) -> None:
         """Add a process that uses the library; does nothing when the process is known.
@@ -147,9 +147,9 @@ class Ledger(Generic[A]):
         self._processes.forget(pid)
         labels = self._processes.labels(pid)
         with self._lock:
-            if pid not in self._live:
-                self._live.add(pid)
-                self._known[pid] = labels, time.time()
+            if pid not in self.live:
+                self.live.add(pid)
+                self.known[pid] = labels, time.time()
 
     def ended(self, pids: Collection[int], replaced: bool = False) -> None:
         """Freeze the counts of processes that have ended, or were `replaced` by other programs (exec)."""
@@ -157,7 +157,7 @@ class Ledger(Generic[A]):
             self._processes.labels(pid)  # waits here, so that `_keep` does not
         with self._lock:
             self._retire(pids, replaced)
-            self._live.difference_update(pids)
+            self.live.difference_update(pids)
 
     @contextmanager
     def page(self) -> Iterator[None]:
@@ -179,36 +179,36 @@ class Ledger(Generic[A]):
         with self._lock:
             seen = dict(self._read())
             # Processes that ended before they were discovered.
-            unseen = [pid for pid in seen if pid not in self._live and not os.access(f"{self._proc}/{pid}", os.F_OK)]
+            unseen = [pid for pid in seen if pid not in self.live and not os.access(f"{self._proc}/{pid}", os.F_OK)]
             self._retire(unseen)
             for pid in unseen:
                 del seen[pid]
-            since = {pid: self._known.setdefault(pid, (None, time.time()))[1] for pid in seen}
-            self._superseded += [before for pid in seen if (before := self._ended.pop(pid))]
-            for pid in self._ended.expired(self._now()):
-                self._ended.pop(pid)
+            since = {pid: self.known.setdefault(pid, (None, time.time()))[1] for pid in seen}
+            self._superseded += [before for pid in seen if (before := self.ends.pop(pid))]
+            for pid in self.ends.expired(self._now()):
+                self.ends.pop(pid)
                 self._processes.forget(pid)  # the next one of this pid may end unseen
             self._make_room()
-            ended = list(self._ended)
+            ended = list(self.ends)
         return [*(self._living(pid, activity, since[pid]) for pid, activity in seen.items()), *ended]
 
     def _living(self, pid: int, activity: A, since: float) -> Process[A]:
         """Return a running process, with labels read again: a pod's names become known after its processes start."""
         labels = self._processes.labels(pid)
         with self._lock:
-            if pid in self._known and self._known[pid][1] == since:  # it has not ended meanwhile
-                self._known[pid] = labels, since
+            if pid in self.known and self.known[pid][1] == since:  # it has not ended meanwhile
+                self.known[pid] = labels, since
         return Process(pid, labels, activity, since)
 
     def _labels_known(self, pid: int) -> Labels | None:
         with self._lock:
-            return self._known.get(pid, (None, 0.0))[0]
+            return self.known.get(pid, (None, 0.0))[0]
 
     def _retire(self, pids: Collection[int], replaced: bool = False) -> None:
         if not pids:
             return
         taken = self._take(pids)
-        known = {pid: self._known.pop(pid, None) for pid in pids}
+        known = {pid: self.known.pop(pid, None) for pid in pids}
         for pid, activity in taken.items():
             self._keep(pid, activity, known.get(pid), replaced)
         self._make_room()
@@ -220,21 +220,21 @@ class Ledger(Generic[A]):
             if replaced:  # the name is that of the program that runs now
                 labels = {name: value for name, value in labels.items() if name != "comm"}
         activity.ended()
-        before = self._ended.pop(pid)
+        before = self.ends.pop(pid)
         if before and (known or replaced or before.replaced):
             self._superseded.append(before)
         elif before:  # a thread was still in a call when the end was noticed
             before.activity.absorb(activity)
             activity, since = before.activity, before.since
-        self._ended.add(Process(pid, labels, activity, since, True, replaced), self._now() + RETENTION)
+        self.ends.add(Process(pid, labels, activity, since, True, replaced), self._now() + RETENTION)
 
     def _make_room(self) -> None:
         """Fold the ended processes that are too many, and those without a pid of their own."""
         if self._holder not in (None, threading.get_ident()):
             return
-        while len(self._ended) > MOST_ENDED:
-            pid = self._ended.oldest()
-            if process := self._ended.pop(pid):
+        while len(self.ends) > MOST_ENDED:
+            pid = self.ends.oldest()
+            if process := self.ends.pop(pid):
                 self._fold_one(process)
             self._processes.forget(pid)  # as of those that expire
         superseded, self._superseded = self._superseded, []

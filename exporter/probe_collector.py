@@ -49,17 +49,17 @@ class ProbeCollector(ABC, Generic[A]):
     """Seconds after which records are looked for that programs announce seldom (exporter.bpf.events)."""
 
     def __init__(self, node: Node) -> None:
-        self._node = node
+        self.node = node
         self._limit = SeriesLimit(self.name, node.settings["series-limit"], profile=node.profile)
-        self._returns = False
-        self._watch: Watch | None = None
+        self.returns = False
+        self.watch: Watch | None = None
         self._payer: Payer | None = None
         self._loaded = False
 
     def load(self) -> None:
         """Load the programs, which takes the kernel long; from any thread, before `start`. Raises as `start` does."""
         try:
-            self._object = Object(object_path(self.name), constants=self._constants(), entries=self._entries())
+            self.object = Object(object_path(self.name), constants=self.constants(), entries=self.entries())
         except BpfError as error:
             raise not_started(f"the {self.api} probes cannot be loaded", error) from error
         self._loaded = True
@@ -74,32 +74,32 @@ class ProbeCollector(ABC, Generic[A]):
         self._loaded = False
         self._follow_threads()
         self._prepare()
-        self._ledger = Ledger[A](self._read, self._take, self._processes(), self._node.proc, fold=self._fold)
-        self._probes = Probes(
+        self.ledger = Ledger[A](self._read, self._take, self._processes(), self.node.proc, fold=self._fold)
+        self.probes = Probes(
             self.name,
-            self._object,
+            self.object,
             self._table(),
             hits=self._hits,
-            protection=partial(protection, self._node.proc),
+            protection=partial(protection, self.node.proc),
             returns_allowed=self._returns_allowed,
-            costs=self._node.trial.costs,
+            costs=self.node.trial.costs,
             listener=self,
             **self._options(),
         )
         subject = self._subject()
-        self._watch = self._node.governor.watch(subject) if subject else None
-        self._payer = Payer(self._probes.spent, self._costs)
-        self._node.governor.charge(self._payer)
+        self.watch = self.node.governor.watch(subject) if subject else None
+        self._payer = Payer(self.probes.spent, self.costs)
+        self.node.governor.charge(self._payer)
         interest = self._interest()
         self._events = Events()
         for stream, receive in self._receivers().items():
-            self._events.add(self._object.maps[stream], receive)
+            self._events.add(self.object.maps[stream], receive)
         self._events.start(f"{self.name} events", self.gather, self.look)
-        self._node.targets.want(interest)
+        self.node.targets.want(interest)
 
     def _follow_threads(self) -> None:
         """Attach the programs that are in no library: at ends of threads, and at exec where the object has one."""
-        programs = self._object.programs
+        programs = self.object.programs
         self._attached: list[Link] = []
         try:
             for name in ("on_thread_end", *({"on_exec"} & programs.keys())):
@@ -107,7 +107,7 @@ class ProbeCollector(ABC, Generic[A]):
         except BpfError as error:
             for link in self._attached:
                 link.close()
-            self._object.close()
+            self.object.close()
             raise not_started("ends of threads cannot be watched", error) from error
 
     def collect(self) -> Iterator[Sample]:
@@ -115,55 +115,55 @@ class ProbeCollector(ABC, Generic[A]):
 
         Raises Unavailable, or BpfError for other failures, where libraries are not searched for.
         """
-        self._node.targets.require()
-        with self._ledger.page():
+        self.node.targets.require()
+        with self.ledger.page():
             limited = self._limit.apply(self._samples())
         yield from limited
-        yield from self._probes.collect()
-        if self._watch:
-            yield from self._watch.collect()
+        yield from self.probes.collect()
+        if self.watch:
+            yield from self.watch.collect()
         yield from self._events.collect()
-        yield ENDED_FOLDED.sample(self._ledger.folded, {"collector": self.name})
+        yield ENDED_FOLDED.sample(self.ledger.folded, {"collector": self.name})
         yield from self._losses()
 
     def problems(self) -> Iterator[str]:
         """Yield what is not probed, and why, for the landing page."""
-        for state in self._probes.states():
+        for state in self.probes.states():
             if not state.attached:
                 yield f"{state.symbol} in {state.library}: {state.reason}"
-        for library, other in self._probes.passed().items():
+        for library, other in self.probes.passed().items():
             yield f"{library}: its calls count where it passes them on to, in {other}"
-        for library, names in self._probes.uncovered().items():
+        for library, names in self.probes.uncovered().items():
             for name in names:
                 yield f"{name} in {library}: a function that no probe covers"
-        if self._watch:
-            yield from self._watch.problems()
+        if self.watch:
+            yield from self.watch.problems()
 
     def close(self) -> None:
         """Unload; discovery has detached before. Nothing else may be called afterwards."""
-        self._node.governor.leave(self._watch, self._payer)
+        self.node.governor.leave(self.watch, self._payer)
         self._events.close()
         for link in self._attached:
             link.close()
-        self._object.close()
+        self.object.close()
 
     # The processes of probed libraries (exporter.bpf.probe.Listener).
 
     def process_started(self, pid: int, library: Library, from_first_call: bool) -> None:
         """Report this process from now on."""
-        self._ledger.started(pid)
+        self.ledger.started(pid)
 
     def processes_ended(self, pids: Collection[int]) -> None:
         """Keep the last counts of these processes for the ledger's retention."""
-        self._ledger.ended(pids)
+        self.ledger.ended(pids)
         self._forget(pids)
 
     def processes_replaced(self, pids: Collection[int]) -> None:
         """Keep the last counts of these processes, and read the labels of the programs that they run now."""
-        self._ledger.ended(pids, replaced=True)
+        self.ledger.ended(pids, replaced=True)
         self._forget(pids)
         for pid in pids:
-            self._node.processes.forget(pid)
+            self.node.processes.forget(pid)
 
     # What a probe consists of.
 
@@ -191,11 +191,11 @@ class ProbeCollector(ABC, Generic[A]):
     def _hits(self) -> Mapping[str, int]:
         """Return the calls by symbol, those of ended processes included."""
 
-    def _constants(self) -> Mapping[str, int]:
+    def constants(self) -> Mapping[str, int]:
         """Return the values of the object's constants."""
         return {}
 
-    def _entries(self) -> Mapping[str, int]:
+    def entries(self) -> Mapping[str, int]:
         """Return the sizes of maps that are not those of the source."""
         return {}
 
@@ -209,7 +209,7 @@ class ProbeCollector(ABC, Generic[A]):
         """Make what depends on the loaded object."""
 
     def _processes(self) -> Processes:
-        return self._node.processes
+        return self.node.processes
 
     def _options(self) -> Mapping[str, Any]:
         """Return further arguments of Probes."""
@@ -217,13 +217,13 @@ class ProbeCollector(ABC, Generic[A]):
 
     def _interest(self) -> Interest:
         """Return what is given the libraries that have a symbol of the table: the probes, or what attaches them."""
-        return self._probes
+        return self.probes
 
     def _subject(self) -> Subject | None:
         """Return what of the probe may be left out for a part of the time where it costs too much."""
         return None
 
-    def _costs(self, pids: Collection[int]) -> Mapping[int, float]:
+    def costs(self, pids: Collection[int]) -> Mapping[int, float]:
         """Return the seconds that probes took from each of these processes; empty with a subject, which has them."""
         return {}
 
@@ -233,14 +233,14 @@ class ProbeCollector(ABC, Generic[A]):
 
     def _returns_allowed(self, users: Collection[Protection]) -> tuple[bool, str]:
         """Return whether return probes are safe for these users, and why not. Called just before process_started."""
-        self._returns, reason = self._node.trial.returns_allowed(users)
-        return self._returns, reason
+        self.returns, reason = self.node.trial.returns_allowed(users)
+        return self.returns, reason
 
     def _losses(self) -> Iterator[Sample]:
         """Yield the keys that maps had no room for; records lost by ring buffers are among the events' samples."""
-        counted = self._object.globals()
+        counted = self.object.globals()
         if "returns_skipped" in counted:
             yield RETURNS_SKIPPED.sample(counted["returns_skipped"], {"probe": self.name})
-        for name, rows in self._object.maps.items():
+        for name, rows in self.object.maps.items():
             if f"{name}_lost" in counted and rows.can_be_full:
                 yield MAP_FULL.sample(counted[f"{name}_lost"], {"map": f"{self.name}_{name}"})

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from exporter.background.patience import Patience, Unanswered
 
-SECONDS, _LEAST_SECONDS = 1.0, 0.1
+SECONDS, LEAST_SECONDS = 1.0, 0.1
 """How long one process is waited for; less while others do not answer, so that many of them hold nobody up for long."""
 _MOST_THREADS = 16
 _STAT_BYTES = 4096
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_PATIENCE = Patience("process-memory")
+PATIENCE = Patience("process-memory")
 """One for the program: what it knows is which processes do not answer now, whoever reads them."""
 
 
@@ -52,9 +52,9 @@ def patiently(proc: Path, pid: int, look: Callable[[Path], T]) -> T:
 
     Raises Unanswered, an OSError, where the kernel does not answer in time.
     """
-    seconds = max(_LEAST_SECONDS, SECONDS / (1 + len(_PATIENCE.waiting)))
+    seconds = max(LEAST_SECONDS, SECONDS / (1 + len(PATIENCE.waiting)))
     try:
-        return _PATIENCE.call((proc, pid), partial(look, living(proc, pid)), seconds)
+        return PATIENCE.call((proc, pid), partial(look, living(proc, pid)), seconds)
     except Unanswered as error:
         if error.new:
             log.warning("a process keeps its memory map locked; labels from it are missing", extra={"pid": pid})

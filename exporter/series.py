@@ -86,9 +86,9 @@ class SeriesLimit:
         self._reduction = Reduction(profile, now)
         self._most_folded = (most - own) // 5
         self._most_shown = most - own - self._most_folded
-        self._shown: dict[str, int] = {}
-        self._members = Members(now)
-        self._folds: dict[str, _Fold] = {}
+        self.shown: dict[str, int] = {}
+        self.members = Members(now)
+        self.folds: dict[str, _Fold] = {}
         self._lines = 0
         """Lines of all folded series."""
         self._lines_shown = 0
@@ -102,7 +102,7 @@ class SeriesLimit:
     def apply(self, samples: Iterable[Sample]) -> list[Sample]:
         """Return the samples within the limit, then the folded series, then what there is to know of the limit."""
         samples = self._reduction.apply(samples)
-        if self._members or self._folds or values.lines(samples) > self._most_shown:
+        if self.members or self.folds or values.lines(samples) > self._most_shown:
             samples = self._fold(sorted(samples, key=_after_faults))
         of = {"collector": self._collector}
         folded = MovesSample(FOLDED, of, self._ever, moves=self._moves, count=self._moves.count)
@@ -113,11 +113,11 @@ class SeriesLimit:
         """Count what has moved once: it stays in the sums and folded series of this page, for RETENTION at least."""
         for move, keys in self._reduction.move(moves):
             if not keys:
-                self._members.end_of(move.into)
+                self.members.end_of(move.into)
             for key in keys:
-                if key in self._members:
-                    if into := self._members.move(key, move.into):
-                        self._folds[into].until = self._now() + RETENTION
+                if key in self.members:
+                    if into := self.members.move(key, move.into):
+                        self.folds[into].until = self._now() + RETENTION
                     break
 
     def retire(self, samples: Iterable[Sample], seconds: float) -> None:
@@ -127,30 +127,30 @@ class SeriesLimit:
         """
         for sample in self._reduction.retire(samples, seconds):
             key = values.key(sample.metric, sample.labels)
-            self._shown.pop(key, None)
-            known = key in self._members
-            into = self._members.into(key) if known else self._into(sample, workload=True)
+            self.shown.pop(key, None)
+            known = key in self.members
+            into = self.members.into(key) if known else self._into(sample, workload=True)
             if into and not known and self._may_be_shown(sample):
                 self._moves.add(sample.metric, sample.labels, into)
-            rise = self._members.take(key, sample)
-            if fold := self._folds.get(into or ""):
+            rise = self.members.take(key, sample)
+            if fold := self.folds.get(into or ""):
                 fold.counted = values.plus(fold.counted, rise)
                 fold.until = self._now() + seconds
 
     def _fold(self, samples: list[Sample]) -> list[Sample]:
         keyed = {values.key(sample.metric, sample.labels): sample for sample in samples}
-        for key in self._members.moved.keys() & keyed.keys():
-            keyed[key] = self._members.rest(key, keyed[key])
+        for key in self.members.moved.keys() & keyed.keys():
+            keyed[key] = self.members.rest(key, keyed[key])
         self._begin(keyed)
         gauges: dict[str, Value] = {}
         for key, sample in keyed.items():
-            if key not in self._shown and (key in self._members or not self._show(key, sample)):
+            if key not in self.shown and (key in self.members or not self._show(key, sample)):
                 self._add(key, sample, gauges)
-        for key in self._shown.keys() & self._folds.keys():  # a series that a collector folded has the same labels
-            self._lines_shown -= self._shown.pop(key)
+        for key in self.shown.keys() & self.folds.keys():  # a series that a collector folded has the same labels
+            self._lines_shown -= self.shown.pop(key)
             self._add(key, keyed[key], gauges)
         self._end()
-        kept = [sample for key, sample in keyed.items() if key in self._shown]
+        kept = [sample for key, sample in keyed.items() if key in self.shown]
         return [*kept, *self._folded(gauges)]
 
     def _may_be_shown(self, sample: Sample) -> bool:
@@ -163,7 +163,7 @@ class SeriesLimit:
         if self._lines_shown + more > self._room(sample.metric):
             return False
         self._left.pop(key, None)
-        self._shown[key] = more
+        self.shown[key] = more
         self._lines_shown += more
         return True
 
@@ -176,25 +176,25 @@ class SeriesLimit:
 
     def _begin(self, keyed: Mapping[str, Sample]) -> None:
         """Begin a page: drop series that have vanished."""
-        for key in self._shown.keys() - keyed.keys():
+        for key in self.shown.keys() - keyed.keys():
             self._left[key] = None
-            del self._shown[key]
+            del self.shown[key]
         while len(self._left) > MOST_VANISHED:
             del self._left[next(iter(self._left))]
-        self._lines_shown = sum(self._shown.values())
-        self._members.begin()
-        for fold in self._folds.values():
+        self._lines_shown = sum(self.shown.values())
+        self.members.begin()
+        for fold in self.folds.values():
             fold.present = False
 
     def _end(self) -> None:
         """End a page: drop folded series that no series can return to."""
-        self._members.end()
+        self.members.end()
         now = self._now()
-        for key, fold in list(self._folds.items()):
-            if not self._members.has(key) and fold.until <= now:
-                del self._folds[key]
+        for key, fold in list(self.folds.items()):
+            if not self.members.has(key) and fold.until <= now:
+                del self.folds[key]
                 self._moves.add(fold.metric, None, key)
-        self._lines = sum(fold.lines for fold in self._folds.values())
+        self._lines = sum(fold.lines for fold in self.folds.values())
 
     def _into(self, sample: Sample, workload: bool = False) -> str | None:
         """Return the key of the folded series for a sample, which is made if there is none, or None without room."""
@@ -209,18 +209,18 @@ class SeriesLimit:
         for labels, most in choices:
             labels = labels | {"overflow": "true"}
             key = values.key(sample.metric, labels)
-            if key in self._folds:
+            if key in self.folds:
                 return key
             if self._lines + lines <= most:
-                self._folds[key] = _Fold(sample.metric, labels, lines, values.zero(sample.value))
+                self.folds[key] = _Fold(sample.metric, labels, lines, values.zero(sample.value))
                 self._lines += lines
                 return key
         return None
 
     def _add(self, key: str, sample: Sample, gauges: dict[str, Value]) -> None:
         """Fold a series of the page."""
-        if key in self._members:
-            into = self._members.into(key)
+        if key in self.members:
+            into = self.members.into(key)
         else:
             self._ever += 1
             into = self._into(sample)
@@ -228,10 +228,10 @@ class SeriesLimit:
             # On the first page that folds there are series that were shown before.
             if into and sample.metric.kind is not Kind.GAUGE and (left or self._may_be_shown(sample)):
                 self._moves.add(sample.metric, sample.labels, into)
-        rise = self._members.add(key, into, sample)
+        rise = self.members.add(key, into, sample)
         if into is None:
             return
-        fold = self._folds[into]
+        fold = self.folds[into]
         fold.present = True
         if sample.metric.kind is not Kind.GAUGE:
             fold.counted = values.plus(fold.counted, rise) if rise is not None else fold.counted
@@ -242,7 +242,7 @@ class SeriesLimit:
 
     def _folded(self, gauges: Mapping[str, Value]) -> Iterable[Sample]:
         now = self._now()
-        for key, fold in self._folds.items():
+        for key, fold in self.folds.items():
             if fold.metric.kind is Kind.GAUGE:
                 if key in gauges:
                     yield Sample(fold.metric, fold.labels, gauges[key])

@@ -91,12 +91,12 @@ class Server:
         self._settings, self._scraper, self._landing = settings, scraper, landing
         self._lifecycle = Lifecycle(settings.enable_lifecycle, reload, release)
         self._workers = ThreadPoolExecutor(2, thread_name_prefix="web")
-        self._slots = RequestSlots(settings.max_requests)
+        self.slots = RequestSlots(settings.max_requests)
         published = profiles or StackProfiles()
-        self._profiles = ProfileRequests(settings.enable_profiles, published, growth, self._send)
+        self.profiles = ProfileRequests(settings.enable_profiles, published, growth, self._send)
         self.pages, self._texts = Pages(settings.series_limit, profile), LabelTexts()
         self._runner: web.AppRunner | None = None
-        self._connections: Connections | None = None
+        self.connections: Connections | None = None
         self._servers: list[asyncio.Server] = []
         self.urls: list[str] = []
         """The URLs of a started server, such as http://localhost:19445/."""
@@ -120,24 +120,24 @@ class Server:
             shutdown_timeout=1.0,
         )
         await self._runner.setup()
-        self._connections = Connections(self._handler, context)
+        self.connections = Connections(self._handler, context)
         self.urls = [listen.url(bound, "https" if context else "http") for bound in sockets]
         for bound in sockets:
-            loop, at_once = asyncio.get_running_loop(), min(_BACKLOG, self._connections.most)
-            self._servers.append(await loop.create_server(self._connections, sock=bound, backlog=at_once))
-        self._connections.start()
+            loop, at_once = asyncio.get_running_loop(), min(_BACKLOG, self.connections.most)
+            self._servers.append(await loop.create_server(self.connections, sock=bound, backlog=at_once))
+        self.connections.start()
         log.info("listening on %s", ", ".join(self.urls))
 
     async def stop(self) -> None:
         """Stop listening, wait at most a second for current responses, and close all connections."""
         for server in self._servers:
             server.close()
-        if self._connections is not None:
-            self._connections.close()
+        if self.connections is not None:
+            self.connections.close()
         if self._runner is not None:
             await self._runner.cleanup()
         self._workers.shutdown(wait=False, cancel_futures=True)
-        self._profiles.close()
+        self.profiles.close()
 
     def _application(self, guard: Guard) -> web.Application:
         app = web.Application(middlewares=[self._answering, guard.middleware, self._errors], client_max_size=64 * 1024)
@@ -150,7 +150,7 @@ class Server:
         for path in READY_PATHS:
             app.router.add_get(path, self._ready)
         self._lifecycle.add_to(app.router)
-        self._profiles.add_to(app.router)
+        self.profiles.add_to(app.router)
         return app
 
     def _handler(self) -> asyncio.Protocol | None:
@@ -225,7 +225,7 @@ class Server:
         connection = connections.of(request.transport)
         if connection is None:
             raise ConnectionResetError("the client has left")
-        with self._slots.take(connection.peer) as free:
+        with self.slots.take(connection.peer) as free:
             if not free:
                 most = f"{self._settings.max_requests} requests at once (--web.max-requests), half of one peer"
                 raise web.HTTPServiceUnavailable(text=f"at the limit of {most}; try later\n")

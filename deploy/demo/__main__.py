@@ -100,7 +100,7 @@ def _demo(arguments: argparse.Namespace) -> None:
     with (
         tempfile.TemporaryDirectory() as folder,
         tempfile.TemporaryFile("a+b") as log,
-        _listening(arguments.listen) as bound,
+        listening(arguments.listen) as bound,
     ):
         try:
             job = jobs.pytorch(Path(folder)) if arguments.torch else jobs.synthetic()
@@ -129,7 +129,7 @@ def _run(demo: Demo, job: Job, gpu: Gpu, bound: socket.socket, arguments: argpar
     demo.show(Summary(str(pid), [str(it) for it in ranks]), gpu, job, arguments)
 
 
-def _listening(address: str) -> socket.socket:
+def listening(address: str) -> socket.socket:
     """Return a listening socket: at that address, or at another port of its host where that port is in use."""
     try:
         try:

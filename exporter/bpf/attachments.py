@@ -53,11 +53,11 @@ class Attachments:
     """The attached libraries. Each stays until `grace` seconds after the end of the last process that used it."""
 
     def __init__(self, interests: Sequence[Interest], proc: Path, grace: float) -> None:
-        self._interests, self._grace = interests, grace
+        self._interests, self.grace = interests, grace
         self.verdicts = Verdicts(interests, proc)
         self.overwrites = Overwrites()
         self._by_inode: dict[tuple[int, ...], Attached] = {}
-        self._shares = Shares(proc)
+        self.shares = Shares(proc)
         self._pid, self._user = 0, NOBODY
         self._round = float("inf")
         self._contended = self._late = False
@@ -82,7 +82,7 @@ class Attachments:
             spent = WORKER.spent() - before
             self._round -= spent
             if spent:
-                self._shares.spend(self._payer(), spent)
+                self.shares.spend(self._payer(), spent)
             self._pid, self._user = 0, NOBODY
 
     def begin_round(self, pids: Iterable[int], *, shallow: bool = False) -> list[int]:
@@ -98,7 +98,7 @@ class Attachments:
         self._late = False
         if not contended:
             return list(pids)
-        return sorted(pids, key=lambda pid: self._shares.left(self._shares.user(pid)), reverse=True)
+        return sorted(pids, key=lambda pid: self.shares.left(self.shares.user(pid)), reverse=True)
 
     @property
     def contended(self) -> bool:
@@ -107,7 +107,7 @@ class Attachments:
 
     def _payer(self) -> User:
         if self._pid:
-            self._pid, self._user = 0, self._shares.user(self._pid)
+            self._pid, self._user = 0, self.shares.user(self._pid)
         return self._user
 
     def of(self, mapping: Mapping) -> Attached | None:
@@ -117,7 +117,7 @@ class Attachments:
         """
         file = mapping.file
         if self.verdicts.is_open(file, self._payer):
-            if not self._shares.may_spend(self._payer()):
+            if not self.shares.may_spend(self._payer()):
                 self.verdicts.unsearched["share"] += 1
                 raise Wait(_WAIT_SECONDS)
             long = self.verdicts.is_long(file)
@@ -135,7 +135,7 @@ class Attachments:
         """Detaches from libraries without users for long enough. Returns when the next is due, on time.monotonic."""
         now, next_due = time.monotonic(), float("inf")
         for attached in [attached for attached in self._by_inode.values() if not attached.users]:
-            due = attached.idle_since + self._grace
+            due = attached.idle_since + self.grace
             if due <= now:
                 self._detach(attached)
             else:
@@ -196,7 +196,7 @@ class Attachments:
             os.close(found.held.descriptor)
             self.verdicts.doubt(file)
             if not full:
-                self._shares.give_place(self._user)
+                self.shares.give_place(self._user)
             return None
         idle_since = time.monotonic()
         made_ns = time.monotonic_ns()
@@ -218,15 +218,15 @@ class Attachments:
             return "descriptors"
         if not self._find_place(found.held.owner):
             return "limit"
-        return "" if self._shares.take_place(self._user) else "share"
+        return "" if self.shares.take_place(self._user) else "share"
 
     def _find_place(self, owner: int) -> bool:
         """Whether there is a place for a file of this owner, if need be one that another user gives back."""
         of_users = [it for it in self if it.held.owner != _ROOT]
         if owner != _ROOT and len(of_users) >= MAX_LIBRARIES - FOR_ROOT:
-            given = places.to_give_back(of_users, self._user, self._shares)
+            given = places.to_give_back(of_users, self._user, self.shares)
         elif len(self) >= MAX_LIBRARIES:
-            given = places.to_give_back(self, self._user, self._shares)
+            given = places.to_give_back(self, self._user, self.shares)
         else:
             return True
         if given:
@@ -279,7 +279,7 @@ class Attachments:
         os.close(attached.held.descriptor)
         self.verdicts.forget(attached.file)
         if self._by_inode.pop(attached.file.unchanging, None):
-            self._shares.give_place(attached.user)
+            self.shares.give_place(attached.user)
         log.info("detached from a library", extra={"library": attached.library.path})
 
 

@@ -58,7 +58,7 @@ class Elf(ElfFile):
     @property
     def symbol_count(self) -> int:
         """The number of symbols in the headers of the tables: what it would cost to read all names."""
-        return sum(s.size // _SYMBOL.size for s in self._sections() if s.kind in (_DYNSYM, _SYMTAB))
+        return sum(s.size // _SYMBOL.size for s in self.sections() if s.kind in (_DYNSYM, _SYMTAB))
 
     def functions(self, wanted: Collection[str] | None) -> dict[str, Function]:
         """The defined functions among `wanted` (None: all) of .dynsym and .symtab, by name.
@@ -69,7 +69,7 @@ class Elf(ElfFile):
         """
         found: dict[str, Function] = {}
         doubtful: dict[str, Function] = {}
-        sections = self._sections()
+        sections = self.sections()
         versions = _first(sections, _VERSYM)
         for kind in (_DYNSYM, _SYMTAB):  # a file has at most one of each
             table = _first(sections, kind)
@@ -83,14 +83,14 @@ class Elf(ElfFile):
 
     def imports(self, wanted: Collection[str]) -> frozenset[str]:
         """Which of the wanted names the file leaves to other libraries to define."""
-        sections = self._sections() if wanted else []
+        sections = self.sections() if wanted else []
         table = _first(sections, _DYNSYM)
         found = self._symbols(table, sections, wanted) if table else ()
         return frozenset(name for _, name, (_, _, _, section, _, _) in found if not section)
 
     def notes(self, owner: bytes, kind: int) -> Iterator[bytes]:
         """The contents of all notes of a kind in the file's sections, loaded or not; ElfError for endless ones."""
-        for section in self._sections():
+        for section in self.sections():
             if section.kind == _NOTE_SECTION:
                 if section.size > _MAX_NOTES_SECTION:
                     raise ElfError("more notes than a real library has")

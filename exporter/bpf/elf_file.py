@@ -146,7 +146,7 @@ class ElfFile:
         self._code = [s for s in self._segments if s.kind == _LOAD and s.flags & _EXECUTE]
         self._sections_at, self._section_count = sections, section_count
 
-    def _sections(self) -> list[Section]:
+    def sections(self) -> list[Section]:
         table = self._read(self._sections_at, self._section_count * _SECTION.size)
         return [Section(*fields) for fields in _SECTION.iter_unpack(table)]
 

@@ -24,7 +24,7 @@ EVENTS_LOST = Metric(
     labels=("stream",),
 )
 _AT_ONCE = 4096
-_FEW = 64
+FEW = 64
 LOOK_SECONDS = 0.3
 """Time for which records are looked for after one: longer than LOOKS_NS of bpf/probe.h."""
 _IDLE_SECONDS = 1.0
@@ -56,7 +56,7 @@ class Events:
         self._waker = os.eventfd(0)
         self._poller.register(self._waker, select.EPOLLIN)
         self._closed = False
-        self._streams: dict[int, _Stream] = {}
+        self.streams: dict[int, _Stream] = {}
         self._lock = threading.Lock()
         self._reader: threading.Thread | None = None
 
@@ -76,7 +76,7 @@ class Events:
         stream.ring = self._bpf.ring_buffer__new(ring.fd, stream.receive, None, None)
         check(stream.ring, f"read ring buffer {ring.name}")
         with self._lock:
-            self._streams[ring.fd] = stream
+            self.streams[ring.fd] = stream
         self._poller.register(ring.fd, select.EPOLLIN)
 
     def start(self, name: str, gather: float = 0.0, look: float = 0.0) -> None:
@@ -86,7 +86,7 @@ class Events:
         `look` it looks every so many seconds for as long as programs that wake it seldom (wake_seldom() of bpf/probe.h)
         may not wake it.
         """
-        self._reader = threading.Thread(target=self._run, args=(gather, look), name=name, daemon=True)
+        self._reader = threading.Thread(target=self.run, args=(gather, look), name=name, daemon=True)
         self._reader.start()
 
     def poll(self, timeout_ms: int) -> int:
@@ -99,21 +99,21 @@ class Events:
         except ValueError as error:  # closed by another thread
             raise BpfError(errno.EBADF, "poll ring buffers: closed") from error
         with self._lock:
-            return sum(self._drain(self._streams[fd]) for fd, _ in ready if fd in self._streams)
+            return sum(self._drain(self.streams[fd]) for fd, _ in ready if fd in self.streams)
 
     def flush(self, ring: Map) -> None:
         """Hand over the records that a ring buffer has now, in this thread; nothing where callbacks keep it waiting."""
         if not self._lock.acquire(timeout=_FLUSH_SECONDS):
             return
         try:
-            if ring.fd in self._streams:
-                self._drain(self._streams[ring.fd])
+            if ring.fd in self.streams:
+                self._drain(self.streams[ring.fd])
         finally:
             self._lock.release()
 
     def collect(self) -> Iterator[Sample]:
         """Records lost so far, by stream (the name of the ring buffer). Waits for no callback."""
-        for stream in list(self._streams.values()):
+        for stream in list(self.streams.values()):
             lost = stream.map.lost()
             if lost is not None:
                 yield EVENTS_LOST.sample(lost + stream.failed, {"stream": stream.map.name})
@@ -127,13 +127,13 @@ class Events:
         if self._reader:
             self._reader.join(_STOP_SECONDS)
         with self._lock:
-            for stream in self._streams.values():
+            for stream in self.streams.values():
                 self._bpf.ring_buffer__free(stream.ring)
-            self._streams.clear()
+            self.streams.clear()
             self._poller.close()
             os.close(self._waker)
 
-    def _run(self, gather: float, look: float) -> None:
+    def run(self, gather: float, look: float) -> None:
         until = 0.0
         while not self._closed:
             waiting = -1.0 if not look else look if time.monotonic() < until else _IDLE_SECONDS
@@ -143,12 +143,12 @@ class Events:
                 return  # closed while a callback took its time
             if look and (read := read + self._drain_all()):
                 until = time.monotonic() + LOOK_SECONDS
-            if gather and read < _FEW:
+            if gather and read < FEW:
                 time.sleep(gather)
 
     def _drain_all(self) -> int:
         with self._lock:
-            return sum(map(self._drain, self._streams.values()))
+            return sum(map(self._drain, self.streams.values()))
 
     def _drain(self, stream: _Stream) -> int:
         stream.budget = _AT_ONCE

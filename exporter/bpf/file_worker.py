@@ -87,7 +87,7 @@ class Worker:
     def __init__(self, idle: float = IDLE, seconds: float = SECONDS, patience: float = PATIENCE) -> None:
         self._idle, self._seconds, self._patience = idle, seconds, patience
         self._lock = threading.Lock()
-        self._child: Child | None = None
+        self.child: Child | None = None
         self._stuck: list[tuple[int, Child]] = []
         self._interruptions = 0
         self._spent = threading.local()
@@ -167,7 +167,7 @@ class Worker:
             raise Stuck("its file system does not answer")
 
     def _request(self, message: bytes, device: int) -> tuple[bytes, Held | None]:
-        child = self._child or self._start()
+        child = self.child or self._start()
         child.seconds()
         try:
             child.connection.sendall(LENGTH.pack(len(message)) + message)
@@ -248,7 +248,7 @@ class Worker:
             ours.close()
             raise ChildError(error.errno, f"the process that reads files cannot be started: {error}") from error
         offer_to_oom(process.pid)
-        child = self._child = Child(process, ours)
+        child = self.child = Child(process, ours)
         atexit.register(self.close)
         if not self._answers(child, float("inf"), max(START_PATIENCE, self._patience)):
             self._stop(0)
@@ -258,7 +258,7 @@ class Worker:
 
     def _stop(self, device: int, stuck: bool = True) -> None:
         """Ends the child; of its device no file is read for a while if it was `stuck` there, or cannot be ended."""
-        child, self._child = self._child, None
+        child, self.child = self.child, None
         if child and (not child.kill() or (stuck and device)):
             self._stuck.append((device, child))
         atexit.unregister(self.close)

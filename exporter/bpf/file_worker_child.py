@@ -23,7 +23,7 @@ class Child:
         self.poll = select.poll()  # select() takes no descriptor above 1023, and probes have many
         self.poll.register(connection, select.POLLIN)
         self.slowness, self.used = 1.0, 0.0
-        self.reader = self._reader_pidfd = 0
+        self.reader = self.reader_pidfd = 0
         self.ended_at = 0.0
         self._lock = threading.Lock()
 
@@ -31,7 +31,7 @@ class Child:
         """Takes the pid of the process that reads, and how slow this machine is."""
         self.reader, self.slowness = reader, slowness
         with suppress(OSError):
-            self._reader_pidfd = os.pidfd_open(reader)
+            self.reader_pidfd = os.pidfd_open(reader)
 
     def seconds(self) -> float:
         """Returns the processor time of both since the last call of this method."""
@@ -51,9 +51,9 @@ class Child:
         """Kills both; returns whether they have ended within a moment."""
         self.connection.close()
         self.process.kill()
-        if self._reader_pidfd:
+        if self.reader_pidfd:
             with suppress(OSError):
-                signal.pidfd_send_signal(self._reader_pidfd, signal.SIGKILL)
+                signal.pidfd_send_signal(self.reader_pidfd, signal.SIGKILL)
         until = time.monotonic() + _KILL_SECONDS
         while not self.has_ended() and time.monotonic() < until:
             time.sleep(0.005)
@@ -64,13 +64,13 @@ class Child:
         with self._lock:
             if self.process.poll() is None:
                 return False
-            if self._reader_pidfd:
+            if self.reader_pidfd:
                 poll = select.poll()
-                poll.register(self._reader_pidfd, select.POLLIN)
+                poll.register(self.reader_pidfd, select.POLLIN)
                 if not poll.poll(0):
                     return False
-                os.close(self._reader_pidfd)
-                self._reader_pidfd = 0
+                os.close(self.reader_pidfd)
+                self.reader_pidfd = 0
             self.ended_at = self.ended_at or time.monotonic()
             return True
 

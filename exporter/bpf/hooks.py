@@ -49,7 +49,7 @@ class Hooked:
         linked: LinkedProcesses | None = None,
         gaps: Gaps | None = None,
     ) -> None:
-        self.library, self.places, self._switch, self._gaps = library, places, switch, gaps
+        self.library, self.places, self._switch, self.gaps = library, places, switch, gaps
         self.returned = False
         """Whether return probes were ever attached."""
         self._programs, self._hooks = programs, hooks
@@ -97,7 +97,7 @@ class Hooked:
 
     def _may_sample(self, hooks: Sequence[Hook]) -> bool:
         """Return whether these may be detached: programs of those with a number have to know when they were."""
-        return bool(hooks) and (self._gaps is not None or not any(it.numbered for it in hooks))
+        return bool(hooks) and (self.gaps is not None or not any(it.numbered for it in hooks))
 
     def sample(self, on: bool) -> None:
         """Attaches the `sampled` hooks, or detaches them; harmless where that is so already."""
@@ -112,11 +112,11 @@ class Hooked:
                 self._sampled_return_links = [] if self._refusal else self._attach(SAMPLED_RETURNS)
                 if self._has_sampled_returns and not self._refusal:
                     self._turn(on=True)
-                if self._gaps:
-                    self._gaps.end()
+                if self.gaps:
+                    self.gaps.end()
                 return
-            if self._gaps:
-                self._gaps.begin()
+            if self.gaps:
+                self.gaps.begin()
             if self._has_sampled_returns:
                 self._turn(on=False)  # no further call waits for its return
             uprobe.close_all([*self._sampled_links, *self._sampled_return_links])
@@ -132,7 +132,7 @@ class Hooked:
             return () if self._closed else self._keep(pids)
 
     def _keep(self, pids: Collection[int]) -> Collection[int]:
-        since = self._gaps.of_link() if self._gaps else 1
+        since = self.gaps.of_link() if self.gaps else 1
         return self._linked.keep(pids, since) if self._linked else ()
 
     def _link_again(self, changed: bool) -> None:
@@ -175,8 +175,8 @@ class Hooked:
             if self._linked:
                 self._linked.keep(())
             uprobe.close_all([*self._return_links, *self._sampled_links, *self._links, *self._sampled_return_links])
-            if self._gaps:
-                self._gaps.forget()
+            if self.gaps:
+                self.gaps.forget()
             if self._switch:
                 self._switch.close()
 

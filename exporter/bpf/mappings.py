@@ -19,7 +19,7 @@ from exporter.bpf.stale import stale
 from exporter.process_memory import living
 
 _LISTING = "list executable mappings by a BPF iterator"
-_ONE_BY_ONE = 64
+ONE_BY_ONE = 64
 _TRIES = 3
 
 
@@ -96,7 +96,7 @@ class IteratorLister:
             if tuple(name for name, _ in layout) != Mapping._fields:
                 raise stale("mappings.bpf.o", "such struct mapping")
             self._row = struct.Struct("=" + "".join("Q" if ctypes.sizeof(kind) == 8 else "I" for _, kind in layout))
-            self._link = self._create_link()
+            self._link = self.create_link()
         except BaseException:
             self._object.close()
             raise
@@ -107,12 +107,12 @@ class IteratorLister:
         return self._rows(self._link)
 
     def of(self, pids: Collection[int]) -> list[Mapping]:
-        if not self.one_process or len(pids) > _ONE_BY_ONE:
+        if not self.one_process or len(pids) > ONE_BY_ONE:
             return [mapping for mapping in self.everything() if mapping.pid in pids]
         found = []
         for pid in pids:
             try:
-                link = self._create_link(pid)
+                link = self.create_link(pid)
             except BpfError as error:
                 if error.errno == errno.ESRCH:
                     continue
@@ -128,7 +128,7 @@ class IteratorLister:
         os.close(self._link)
         self._object.close()
 
-    def _create_link(self, pid: int = 0) -> int:
+    def create_link(self, pid: int = 0) -> int:
         return iterators.link(self._object.programs["mappings"].fd, _LISTING, pid=pid)
 
     def _rows(self, link: int) -> list[Mapping]:

@@ -58,11 +58,11 @@ class Map:
         """Every key once, with its value, as of now. BpfError if the object is closed."""
         with self._lock:
             try:
-                rows = [self._row_at(keys, values, i) for keys, values, count in self._batches() for i in range(count)]
+                rows = [self._row_at(keys, values, i) for keys, values, count in self.batches() for i in range(count)]
             except BpfError as error:
                 if error.errno not in _NO_BATCH:
                     raise
-                rows = list(self._one_by_one())
+                rows = list(self.one_by_one())
         return iter(rows)
 
     def sums(self, by: str = "", of: str = "") -> Counter[int]:
@@ -75,7 +75,7 @@ class Map:
         keys_of, values_of = struct.Struct(f"={key}"), struct.Struct(f"={value}")
         with self._lock:
             try:
-                for keys, values, count in self._batches():
+                for keys, values, count in self.batches():
                     added = values_of.iter_unpack(memoryview(values)[: count * self._row])
                     for (at,), copies in zip(
                         keys_of.iter_unpack(memoryview(keys)[: count * keys_of.size]), added, strict=True
@@ -84,7 +84,7 @@ class Map:
             except BpfError as error:
                 if error.errno not in _NO_BATCH:
                     raise
-                for one, it in self._one_by_one():
+                for one, it in self.one_by_one():
                     sums[getattr(one, by) if by else one] += getattr(it, of) if of else it
         return sums
 
@@ -96,11 +96,11 @@ class Map:
         with self._lock:
             found: list[tuple[Any, Any, int]]
             try:
-                found = list(self._batches())
+                found = list(self.batches())
             except BpfError as error:
                 if error.errno not in _NO_BATCH:
                     raise
-                found = [(bytes(key), bytes(value), 1) for key, value in self._one_by_one()]
+                found = [(bytes(key), bytes(value), 1) for key, value in self.one_by_one()]
         for raw_keys, raw_values, count in found:
             first = keys.iter_unpack(memoryview(raw_keys)[: count * keys.size])
             yield from map(add, first, values.iter_unpack(memoryview(raw_values)[: count * values.size]))
@@ -118,7 +118,7 @@ class Map:
             except BpfError as error:
                 if error.errno not in _NO_BATCH:
                     raise
-                raw = [self._raw(key) for key, _ in self._one_by_one()]
+                raw = [self._raw(key) for key, _ in self.one_by_one()]
                 keys = [key for key in raw if self._pids.unpack(key)[0] in pids]
             return [row for row in map(self._take_one, keys) if row]
 
@@ -200,7 +200,7 @@ class Map:
     def _keys_of(self, pids: Collection[int]) -> Iterator[bytes]:
         """The raw keys of the rows of these processes."""
         size = self._pids.size
-        for keys, _, count in self._batches():
+        for keys, _, count in self.batches():
             raw = memoryview(keys)[: count * size]
             for i, (pid,) in enumerate(self._pids.iter_unpack(raw)):
                 if pid in pids:
@@ -237,7 +237,7 @@ class Map:
         check(result, f"read map {self.name}")
         return self._value_at(self._found, 0)
 
-    def _batches(self) -> Iterator[tuple[ctypes.Array[ctypes.c_char], ctypes.Array[ctypes.c_char], int]]:
+    def batches(self) -> Iterator[tuple[ctypes.Array[ctypes.c_char], ctypes.Array[ctypes.c_char], int]]:
         """Raw keys, raw values and the number of them, batch by batch."""
         key_size = ctypes.sizeof(self.key)
         most = max(16, min(self.max_entries, _BATCH_BYTES // (key_size + self._row)))
@@ -259,7 +259,7 @@ class Map:
             here = _buffer(len(following)).from_buffer_copy(following)
             room = max(room, min(4 * room, most))
 
-    def _one_by_one(self) -> Iterator[tuple[Any, Any]]:
+    def one_by_one(self) -> Iterator[tuple[Any, Any]]:
         """Without batches. A key deleted under our feet makes the kernel start over: skip what was seen, and end."""
         seen: set[bytes] = set()
         here: Any = None

@@ -57,13 +57,13 @@ def refusal(kind: int = ATTACH_TYPE) -> int:
     One that may pass is tried again at the next call.
     """
     try:
-        return _lasting_refusal(kind)
+        return lasting_refusal(kind)
     except OSError as error:
         return error.errno or errno.EINVAL
 
 
 @functools.cache
-def _lasting_refusal(kind: int) -> int:
+def lasting_refusal(kind: int) -> int:
     """The refusal that does not pass; OSError for one that may. Tries a link on a directory, which only a kernel that
     has such links objects to.
     """

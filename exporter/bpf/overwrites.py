@@ -17,7 +17,7 @@ from exporter.background.patience import Patience
 _MODIFY, _ONESHOT = 0x2, 0x80000000
 _EVENT = struct.Struct("=iIII")
 _BYTES = 1 << 16
-_SECONDS = 0.5
+SECONDS = 0.5
 """Time for the file's file system to answer whether it may be read; a file of one that does not is not followed."""
 UNFOLLOWED = -1
 """The watch of a file that is not followed."""
@@ -45,7 +45,7 @@ class Overwrites:
         if self.descriptor < 0:
             return UNFOLLOWED
         try:
-            return self._patience.call(device, lambda: self._add(path), _SECONDS)
+            return self._patience.call(device, lambda: self._add(path), SECONDS)
         except OSError as error:
             log.debug("a library is not followed: %s", error, extra={"library": path})
             return UNFOLLOWED

@@ -41,7 +41,7 @@ class PatientLister:
 
     def __init__(self, lister: Lister, proc: Path) -> None:
         self._lister, self._proc = lister, proc
-        self._patience = Patience("mappings")
+        self.patience = Patience("mappings")
         """Listings by pid; _ALL stands for all processes."""
         self._users: dict[int, User] = {}
         """Of the processes that were waited for last."""
@@ -63,7 +63,7 @@ class PatientLister:
     @property
     def left_out(self) -> Collection[int]:
         """The processes that are not listed now."""
-        return self._skipped | self._waiting()
+        return self._skipped | self.waiting()
 
     def everything(self) -> list[Mapping]:
         """Return the mappings of all processes but those left out. Raises what the lister raises."""
@@ -88,19 +88,19 @@ class PatientLister:
 
     def close(self) -> None:
         """Ends the thread, and closes the lister."""
-        self._patience.close()
+        self.patience.close()
         self._lister.close()
 
     def _one_by_one(self, pids: Collection[int]) -> list[Mapping]:
         found: list[Mapping] = []
         self._skipped.difference_update(pids)
         for pid in pids:
-            waiting = self._waiting()
+            waiting = self.waiting()
             if pid in waiting:
                 continue
             user = user_of(self._proc, pid)
             of_user = Counter(self._users.get(it) for it in waiting)[user]
-            if of_user >= (MOST_OF_USER if len(self._patience.waiting) < MOST_WAITING else 1):
+            if of_user >= (MOST_OF_USER if len(self.patience.waiting) < MOST_WAITING else 1):
                 self._skipped.add(pid)
                 continue
             times, _ = self._late.get(user, (0, 0.0))
@@ -110,18 +110,18 @@ class PatientLister:
             found += one or []
         return found
 
-    def _waiting(self) -> set[int]:
-        return cast(set[int], set(self._patience.waiting)) - {_ALL}
+    def waiting(self) -> set[int]:
+        return cast(set[int], set(self.patience.waiting)) - {_ALL}
 
     def _is_quick(self) -> bool:
         """Return whether processes may be listed together: none waits, and none was waited for of late."""
         since = time.monotonic() - REMEMBERED_SECONDS
         self._late = {user: it for user, it in self._late.items() if it[1] > since}
-        return not self._late and not self._patience.waiting
+        return not self._late and not self.patience.waiting
 
     def _note(self, pid: int, user: User) -> None:
         """Take note of a process that was waited for."""
-        waiting = self._waiting()
+        waiting = self.waiting()
         self._users = {it: of for it, of in self._users.items() if it in waiting} | {pid: user}
         times, _ = self._late.pop(user, (0, 0.0))
         self._late[user] = times + 1, time.monotonic()
@@ -130,9 +130,9 @@ class PatientLister:
 
     def _listed(self, function: _List, pid: int | None, limit: float = 0.0) -> list[Mapping] | None:
         """Return what a listing gives; None if it takes too long, after which `pid` is waiting. Forever for None."""
-        patient = pid is None or len(self._patience.waiting) >= MOST_WAITING
+        patient = pid is None or len(self.patience.waiting) >= MOST_WAITING
         try:
-            found, seconds = self._patience.call(
+            found, seconds = self.patience.call(
                 pid or _ALL, partial(_timed, function), None if patient else limit or ALL_SECONDS
             )
         except Unanswered:

@@ -144,7 +144,7 @@ class Probes:
         if not self._passing:
             return
         library = probed.hooked.library
-        for it in [it for it in self._present() if it is not probed and pid in it.users]:
+        for it in [it for it in self.present() if it is not probed and pid in it.users]:
             if self._passing.compare(library, it.hooked.library):
                 self._hook_again(probed)
             if self._passing.compare(it.hooked.library, library):
@@ -176,16 +176,16 @@ class Probes:
 
     def states(self) -> list[State]:
         """How each symbol of each library is observed, and why not; for people to read."""
-        return [state for probed in self._present() for state in probed.hooked.states()]
+        return [state for probed in self.present() for state in probed.hooked.states()]
 
     def uncovered(self) -> dict[str, tuple[str, ...]]:
         """The names behind accel_exporter_probe_symbols_uncovered, by library."""
-        present = [it for it in self._present() if not self._passed(it.hooked.library).symbols]
+        present = [it for it in self.present() if not self._passed(it.hooked.library).symbols]
         return {probed.hooked.library.path: probed.uncovered for probed in present}
 
     def passed(self) -> dict[str, str]:
         """The libraries of which symbols are not probed because they pass calls on, with the one that these go to."""
-        found = {it.hooked.library.path: self._passed(it.hooked.library) for it in self._present()}
+        found = {it.hooked.library.path: self._passed(it.hooked.library) for it in self.present()}
         return {path: passed.to for path, passed in found.items() if passed.symbols}
 
     def sampled_files(self) -> dict[int, SampledFile]:
@@ -204,7 +204,7 @@ class Probes:
 
     def _keep(self, probed: ProbedLibrary, pids: Collection[int]) -> Collection[int]:
         """Without processes that use another such file too: which of both a call was in is not known."""
-        others = [it for it in self._present() if it is not probed and it.hooked.sampled]
+        others = [it for it in self.present() if it is not probed and it.hooked.sampled]
         return probed.hooked.keep([pid for pid in pids if not any(pid in it.users for it in others)])
 
     def price(self, symbol: str) -> float | None:
@@ -254,7 +254,7 @@ class Probes:
             yield UNCOVERED.sample(count, {"probe": self.name, "library": name})
 
     def _named(self) -> list[tuple[ProbedLibrary, str]]:
-        present = self._present()
+        present = self.present()
         called = names(probed.hooked.library for probed in present)
         return [(probed, called[id(probed.hooked.library)]) for probed in present]
 
@@ -268,7 +268,7 @@ class Probes:
             returns = hooked.returned and any(hook.returns for hook in self._table[symbol])
             self.account(symbol, placement, returns)
 
-    def _present(self) -> list[ProbedLibrary]:
+    def present(self) -> list[ProbedLibrary]:
         with self._lock:
             return [*self._probed.values()]
 
@@ -282,7 +282,7 @@ class Probes:
             self._remember_costs(probed.hooked)
 
     def _forget(self, pids: Collection[int]) -> None:
-        for probed in self._present():
+        for probed in self.present():
             known = [pid for pid in pids if probed.users.pop(pid, None)]
             probed.hooked.leave(known)
             if known and probed.users:

@@ -28,7 +28,7 @@ _KNOWN_DELAY, _VANISHED_DELAY = 0.2, 0.1
 _LONGEST_BACKOFF = 0.5
 _SHORTEST_RESYNC = 1.0
 _COSTLY = 0.02
-_SHARE, _LONGEST_REST = 0.1, 2.0
+SHARE, _LONGEST_REST = 0.1, 2.0
 """Where one process cannot be listed without all others: how much of a processor that takes, how long it waits."""
 _ATTEMPTS, _ATTEMPTS_TO_END = 3, 10
 """The last of the latter is 100 s after the first, as each waits twice as long as the one before."""
@@ -101,7 +101,7 @@ class Search:
         mappings = _by_process(self._lister.of(due))
         cost = self._lister.cpu_seconds - began
         if not self._lister.one_process:
-            self.next_listing = time.monotonic() + min(cost / _SHARE, _LONGEST_REST)
+            self.next_listing = time.monotonic() + min(cost / SHARE, _LONGEST_REST)
         self._await_ends({pid: hint for pid, hint in due.items() if pid not in mappings})
         if self._users.any_queued(mappings):
             self._users.deliver_ends(self._attachments)

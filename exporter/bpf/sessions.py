@@ -23,11 +23,11 @@ def places() -> Mapping[str, int]:
     if multi.refusal(multi.SESSION):
         return _NONE
     with _finding:
-        return _places()
+        return places_in_kernel()
 
 
 @functools.cache
-def _places() -> Mapping[str, int]:
+def places_in_kernel() -> Mapping[str, int]:
     from exporter.bpf.libbpf import Object  # which needs this module
 
     try:

@@ -69,7 +69,7 @@ class Targets:
             self.scanned.set()
             return
         try:
-            self._begin()
+            self.begin()
         except OSError as error:
             self._refusal = error
             raise
@@ -81,7 +81,7 @@ class Targets:
             reason = BpfError(error.errno or errno.EIO, str(error).partition("\n")[0])
             raise not_started("no library can be probed", reason) from error
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
         if not pid_namespace.is_host():
             raise BpfError(errno.ENOTSUP, f"{pid_namespace.REFUSAL}: {pid_namespace.REMEDY}")
         descriptors.raise_limit()
@@ -94,15 +94,15 @@ class Targets:
             os.close(self._wake)
             self._poll.close()
             raise
-        self._lister = PatientLister(_choose_lister(self._proc), self._proc)
-        self._users = Users(self._poll)
+        self._lister = PatientLister(choose_lister(self._proc), self._proc)
+        self.users = Users(self._poll)
         self._attachments = Attachments(self._interests, self._proc, self._grace)
         self._urgent = select.poll()
         self._urgent.register(self._wake, select.POLLIN)
         if (overwrites := self._attachments.overwrites.descriptor) >= 0:
             self._urgent.register(overwrites, select.POLLIN)
             self._poll.register(overwrites, select.EPOLLIN)
-        self._search = Search(self._lister, self._users, self._attachments, self._closing, self._resync)
+        self._search = Search(self._lister, self.users, self._attachments, self._closing, self._resync)
         self._thread = threading.Thread(target=self._run, name="targets", daemon=True)
         self._thread.start()
 
@@ -161,12 +161,12 @@ class Targets:
     def _wait(self) -> None:
         """Sleeps until something happens or is due; takes note of the processes that ended."""
         search = self._search
-        due = min(search.next_resync, search.next_look(), self._next_release, self._users.next_due)
+        due = min(search.next_resync, search.next_look(), self._next_release, self.users.next_due)
         until = due - time.monotonic()
         for descriptor, event in self._poll.poll(max(0.0, until)):
-            pid = self._users.pid_of(descriptor)
+            pid = self.users.pid_of(descriptor)
             if pid is not None:
-                self._users.queue_ends([pid])  # at once: its descriptor reports an end only once
+                self.users.queue_ends([pid])  # at once: its descriptor reports an end only once
             elif event & (select.EPOLLHUP | select.EPOLLERR):
                 self._watch.drop(descriptor)
 
@@ -177,15 +177,15 @@ class Targets:
             search.count_lost(batch.lost)
         search.note(batch)
         if time.monotonic() >= search.next_resync:
-            self._users.deliver_ends(self._attachments)
+            self.users.deliver_ends(self._attachments)
             self._watch.follow_cpus()
             search.look_at_all()
         elif time.monotonic() >= search.next_listing:
             search.look()
         if search.settled:
             self.scanned.set()
-        if time.monotonic() >= self._users.next_due:
-            self._users.deliver_ends(self._attachments)
+        if time.monotonic() >= self.users.next_due:
+            self.users.deliver_ends(self._attachments)
         self._next_release = self._attachments.release_idle()
 
     def _publish(self) -> None:
@@ -207,14 +207,14 @@ class Targets:
 
     def _close_all(self) -> None:
         self._attachments.close()
-        self._users.close()
+        self.users.close()
         self._watch.close()
         self._lister.close()
         self._poll.close()
         os.close(self._wake)
 
 
-def _choose_lister(proc: Path) -> Lister:
+def choose_lister(proc: Path) -> Lister:
     try:
         return IteratorLister()
     except BpfError as error:

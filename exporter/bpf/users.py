@@ -39,7 +39,7 @@ class Users:
 
     def __init__(self, poll: select.epoll) -> None:
         self._poll = poll
-        self._processes: dict[int, _Process] = {}
+        self.processes: dict[int, _Process] = {}
         self._pids: dict[int, int] = {}
         self._ended: set[int] = set()
         self._ended_unlisted: set[int] = set()
@@ -50,7 +50,7 @@ class Users:
         """When the queued ends are due, on time.monotonic."""
 
     def __contains__(self, pid: int) -> bool:
-        return pid in self._processes
+        return pid in self.processes
 
     def pid_of(self, descriptor: int) -> int | None:
         """The process a pidfd of ours stands for."""
@@ -58,16 +58,16 @@ class Users:
 
     def knows(self, pid: int, attached: Attached) -> bool:
         """Whether all interests of a library have been given this process."""
-        process = self._processes.get(pid)
+        process = self.processes.get(pid)
         return process is not None and process.libraries.get(attached, 0) == len(attached.links)
 
     def without_pidfd(self) -> Collection[int]:
         """Processes without a pidfd, since there were no descriptors left: their end has to be found by looking."""
-        return [pid for pid, process in self._processes.items() if process.pidfd < 0]
+        return [pid for pid, process in self.processes.items() if process.pidfd < 0]
 
     def check_images(self, images: Iterable[tuple[int, int]]) -> None:
         """Compares the programs that processes run, by pid, with those known: another one replaced the one before."""
-        known = self._processes
+        known = self.processes
         replaced = {pid for pid, image in images if pid in known and known[pid].image != image}
         if replaced:
             self._replace(replaced, {})
@@ -83,7 +83,7 @@ class Users:
             return
         known, unknown, recorded = set[int](), set[int](), _recorded_as(attachments)
         for time_ns, pid in execs:
-            process = self._processes.get(pid)
+            process = self.processes.get(pid)
             if process and process.listed_ns < time_ns:  # else it was the new program that was looked at
                 known.add(pid)
             elif any(not recorded.isdisjoint(file_of_record(it)) for it in hints.mapped_before(pid, time_ns)):
@@ -115,13 +115,13 @@ class Users:
         """
         if self.knows(pid, attached):
             return False
-        process = self._processes.get(pid)
+        process = self.processes.get(pid)
         before = process.libraries.get(attached, 0) if process is not None else 0
         has_ended = False
         if process is None:
-            pidfd = self._open_pidfd(pid)
+            pidfd = self.open_pidfd(pid)
             has_ended = pidfd is None
-            process = self._processes[pid] = _Process(image, pidfd if pidfd is not None else -1, self.listed_ns)
+            process = self.processes[pid] = _Process(image, pidfd if pidfd is not None else -1, self.listed_ns)
         process.libraries = {it: links for it, links in process.libraries.items() if not _replaces(attached, it)}
         process.libraries[attached] = len(attached.links)
         attached.users.add(pid)
@@ -138,7 +138,7 @@ class Users:
         Processes that ended before they were listed are `unlisted`: they may have called whatever is attached to.
         """
         self._ended.update(ended)
-        self._ended_unlisted.update(pid for pid in unlisted if pid not in self._processes)
+        self._ended_unlisted.update(pid for pid in unlisted if pid not in self.processes)
         count = len(self._ended) + len(self._ended_unlisted)
         if count:
             self.next_due = 0.0 if count > BATCH_MOST else min(self.next_due, time.monotonic() + BATCH_SECONDS)
@@ -162,7 +162,7 @@ class Users:
         for pidfd in self._pids:
             os.close(pidfd)
         self._pids.clear()
-        self._processes.clear()
+        self.processes.clear()
 
     def _forget(
         self,
@@ -181,7 +181,7 @@ class Users:
 
     def _drop(self, pid: int) -> Collection[Attached]:
         """Drops a process; returns the libraries that it used."""
-        process = self._processes.pop(pid, None)
+        process = self.processes.pop(pid, None)
         if process is None:
             return ()
         if process.pidfd >= 0:
@@ -193,7 +193,7 @@ class Users:
             attached.idle_since = time.monotonic()
         return process.libraries
 
-    def _open_pidfd(self, pid: int) -> int | None:
+    def open_pidfd(self, pid: int) -> int | None:
         """A watched pidfd; None if the process is gone, -1 if there can be none or it would be one of the reserve."""
         try:
             pidfd = os.pidfd_open(pid)

@@ -94,7 +94,7 @@ class Watch:
         """BpfError when the kernel refuses; then nothing is left open."""
         self._poll, self._online = poll, online
         self._rings: dict[int, _Ring] = {}
-        require_descriptors(len(_cpus(online.read_text())), "watch the processes of each CPU")
+        require_descriptors(len(cpus_of(online.read_text())), "watch the processes of each CPU")
         try:
             self.follow_cpus()
         except BaseException:
@@ -104,7 +104,7 @@ class Watch:
     def follow_cpus(self) -> None:
         """Opens rings for CPUs that came online since; `drop` takes away those that went."""
         known = {ring.cpu for ring in self._rings.values()}
-        cpus = _cpus(self._online.read_text())
+        cpus = cpus_of(self._online.read_text())
         for cpu in cpus:
             if cpu not in known:
                 ring = _Ring(cpu, ring_bytes(len(cpus)))
@@ -123,7 +123,7 @@ class Watch:
         """Everything that happened since the last call, in order for each CPU."""
         batch = Batch()
         for ring in self._rings.values():
-            _parse(ring.take(), batch)
+            parse(ring.take(), batch)
         return batch
 
     def close(self) -> None:
@@ -167,7 +167,7 @@ class _Ring:
         os.close(self.descriptor)
 
 
-def _parse(data: bytes, batch: Batch) -> None:
+def parse(data: bytes, batch: Batch) -> None:
     """Adds whole records, one after the other."""
     at, last = 0, len(data) - _HEADER.size
     header, place, word = _HEADER.unpack_from, _PLACE.unpack_from, _WORD.unpack_from
@@ -209,7 +209,7 @@ def _open(cpu: int) -> int:
     return result
 
 
-def _cpus(text: str) -> list[int]:
+def cpus_of(text: str) -> list[int]:
     """The numbers in a kernel list such as 0-3,8."""
     ranges = [part.split("-") for part in text.strip().split(",") if part]
     return [cpu for ends in ranges for cpu in range(int(ends[0]), int(ends[-1]) + 1)]

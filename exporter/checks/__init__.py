@@ -76,11 +76,11 @@ def _awaited(answer: queue.SimpleQueue[Finding], thread: threading.Thread) -> Fi
         try:
             return answer.get(timeout=min(SECONDS - waited, 1.0))
         except queue.Empty:
-            waited = time.monotonic() - began - _on_processor(thread)
+            waited = time.monotonic() - began - on_processor(thread)
     return None
 
 
-def _on_processor(thread: threading.Thread) -> float:
+def on_processor(thread: threading.Thread) -> float:
     """Return the seconds that a thread ran or was ready to run; those that this process ran where unknown.
 
     Source: Documentation/scheduler/sched-stats.rst, /proc/PID/task/TID/schedstat.

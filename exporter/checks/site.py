@@ -22,7 +22,7 @@ def cgroups(settings: Settings) -> Answer:
 def kubernetes(settings: Settings) -> Answer:
     if readable(settings.logs / "pods"):
         return Status.OK, f"pod and container names come from {settings.logs}"
-    if _in_kubernetes():
+    if in_kubernetes():
         remedy = f"mount the host's /var/log read-only, or give --path.logs (now {settings.logs})"
         return Status.WARN, "Kubernetes, but the kubelet's log folders are missing: pods have ids but no names", remedy
     return Status.INFO, "no kubelet on this node: there are no pod names"
@@ -38,7 +38,7 @@ def allocations(settings: Settings) -> Answer:
     failures = [source.failure for source in found if source.exists and source.failure]
     if failures:
         return Status.WARN, "; ".join(failures), "until then GPU series have no pod or job by allocation"
-    if not kubelet.exists and kubelet.location and _in_kubernetes():
+    if not kubelet.exists and kubelet.location and in_kubernetes():
         remedy = f"mount the host's folder of that socket read-only, or give --{allocation.SOCKET}"
         return Status.WARN, f"Kubernetes, but no {kubelet.location}: allocations of GPUs are unknown", remedy
     things = {kubelet: "GPUs allocated to containers", slurm: "jobs on GPUs", pods: "pods with the configured labels"}
@@ -72,5 +72,5 @@ def tracepoints(settings: Settings) -> Answer:
     return Status.WARN, f"{reason}: {', '.join(names)} cannot work as they should", tracefs.MOUNT
 
 
-def _in_kubernetes() -> bool:
+def in_kubernetes() -> bool:
     return Path("/var/lib/kubelet").exists() or "KUBERNETES_SERVICE_HOST" in os.environ

@@ -168,7 +168,7 @@ class AllocationCollector:
     name = "allocation"
 
     def __init__(self, node: Node, now: Callable[[], float] = time.monotonic) -> None:
-        self._node = node
+        self.node = node
         self._kubelet, self._slurm, self._pods = self._sources = sources(node.settings, now)
         names = node.settings[LABELS]
         self._info = replace(INFO, labels=(*INFO.labels, *names.values()))
@@ -212,19 +212,19 @@ class AllocationCollector:
 
     def close(self) -> None:
         self._poller.close(1.0)
-        self._node.allocations.replace(())
-        self._node.workloads.replace({})
+        self.node.allocations.replace(())
+        self.node.workloads.replace({})
 
     def _publish(self) -> list[Allocation]:
         """Publish the allocations to the other collectors and return them."""
-        inventory = Inventory(self._node.gpus.snapshot())
+        inventory = Inventory(self.node.gpus.snapshot())
         listed = {(pod.namespace, pod.name): pod for pod in self._pods.items()}
         workloads = {of: pod.workload for of, pod in listed.items() if pod.workload}
-        self._node.workloads.replace(workloads)
+        self.node.workloads.replace(workloads)
         labels = {of: pod.labels for of, pod in listed.items()}
         containers = of_containers(self._kubelet.items(), inventory, labels, workloads)
         found = [*containers, *of_jobs(self._slurm.items(), inventory)]
-        self._node.allocations.replace(found)
+        self.node.allocations.replace(found)
         return found
 
 

@@ -35,13 +35,13 @@ class Amdgpu:
     name = "amdgpu"
 
     def __init__(self, node: Node) -> None:
-        self._node = node
+        self.node = node
         self._limit = SeriesLimit(self.name, int(node.settings["series-limit"]), profile=node.profile)
         interval, deadline = float(node.settings["interval"]), float(node.settings["deadline"])
         self._readers = DeviceReaders(
             lambda card: partial(sysfs.read, node.sys / "class/drm" / card), interval, deadline, "amdgpu"
         )
-        self._kfd = DeviceReaders(lambda _: partial(kfd.read, node.sys), interval, deadline, "amdgpu")
+        self.kfd = DeviceReaders(lambda _: partial(kfd.read, node.sys), interval, deadline, "amdgpu")
         self._labels = labels_of(node.processes, node.proc)
         self._problems: list[str] = []
 
@@ -61,17 +61,17 @@ class Amdgpu:
 
     def close(self) -> None:
         self._readers.close()
-        self._kfd.close()
+        self.kfd.close()
 
     def _follow(self) -> None:
         cards: list[str] = []
         with suppress(OSError):
-            cards = sysfs.cards(self._node.sys)
+            cards = sysfs.cards(self.node.sys)
         self._readers.follow(cards)
-        self._kfd.follow(["amdkfd"] if cards and kfd.present(self._node.sys) else [])
+        self.kfd.follow(["amdkfd"] if cards and kfd.present(self.node.sys) else [])
         if not cards:
             raise Unavailable(
-                f"no GPU of the driver amdgpu in {self._node.sys}/class/drm",
+                f"no GPU of the driver amdgpu in {self.node.sys}/class/drm",
                 "nothing is to be done without AMD GPUs; where they are, load the driver: it is looked for again",
             )
 
@@ -84,7 +84,7 @@ class Amdgpu:
                 yield status.SOURCE_AGE.sample(reading.age, {"source": f"amdgpu_{card}"})
             if reading.failure:
                 problems.append(reading.failure)
-        for _, reading in self._kfd.last():
+        for _, reading in self.kfd.last():
             yield from map(self._of_process, reading.samples)
             if reading.failure:
                 problems.append(reading.failure)

@@ -60,32 +60,32 @@ class Cuda(ProbeCollector[Activity]):
         self._joined: dict[int, set[str]] = {}
         """The libraries of a process that may have been called before they were attached to."""
         self._exemplars = Exemplars()
-        self._profiling: Profiling | None = None
+        self.profiling: Profiling | None = None
 
     def load(self) -> None:
         """As of any probe; waits NVML_SECONDS at most for the memory of the node's GPUs."""
-        self._live_rows = self._node.settings["live-allocations"] or live_rows(self._node.gpus.memory(NVML_SECONDS))
+        self._live_rows = self.node.settings["live-allocations"] or live_rows(self.node.gpus.memory(NVML_SECONDS))
         super().load()
 
     def start(self) -> None:
         super().start()
-        if self._profiling:
-            self._profiling.start()
+        if self.profiling:
+            self.profiling.start()
 
     def _prepare(self) -> None:
-        self._names = Names.of(self._object.types)
-        self._on_gpus = ProcessGpus(self._node.gpus, self._node.proc)
-        self._counted = Counted(self._object.maps, self._drop, self._gpus_of)
-        every_error = self._node.settings["all-errors"]
+        self._names = Names.of(self.object.types)
+        self._on_gpus = ProcessGpus(self.node.gpus, self.node.proc)
+        self._counted = Counted(self.object.maps, self._drop, self._gpus_of)
+        every_error = self.node.settings["all-errors"]
         if self._profiles:
             from exporter.cuda import profiling
 
             self.look = self.gather
-            self._profiling = profiling.create(
-                self._node, self._object, self._bounded, self._labels_of, self._read_allocations
+            self.profiling = profiling.create(
+                self.node, self.object, self._bounded, self._labels_of, self._read_allocations
             )
         self._hooks = {
-            it.name: it.hooks(self._object.types, api, every_error, it.layer == self._bounded)
+            it.name: it.hooks(self.object.types, api, every_error, it.layer == self._bounded)
             for api, it in enumerate(FUNCTIONS, 1)
         }
         self._rehearsal = Rehearsal(
@@ -93,87 +93,87 @@ class Cuda(ProbeCollector[Activity]):
         )
 
     def _table(self) -> Table:
-        layers = self._node.settings["layers"]
+        layers = self.node.settings["layers"]
         return {it.name: self._hooks[it.name] for it in FUNCTIONS if layers in (it.layer, "both")}
 
     def _options(self) -> Mapping[str, Any]:
-        maps = self._object.maps
+        maps = self.object.maps
         return {
-            "coverable": coverable(self._node.settings["layers"]),
+            "coverable": coverable(self.node.settings["layers"]),
             "family": layer,
             "rehearsal": self._rehearsal,
-            "returning": self._object.maps["returning"],
+            "returning": self.object.maps["returning"],
             "withdrawn": self._lose_sight,
             "passes_on": passes_on,
             "linked": LinkedProcesses(maps["linked"], maps["linked_processes"]) if process_links.supported() else None,
         }
 
     def _receivers(self) -> Receivers:
-        profiled = {"allocations": self._profiling.allocated} if self._profiling else {}
+        profiled = {"allocations": self.profiling.allocated} if self.profiling else {}
         return {"cuda_spans": self._receive, "context_ends": self._sweep, **profiled}
 
     def _read_allocations(self) -> None:
-        self._events.flush(self._object.maps["allocations"])
+        self._events.flush(self.object.maps["allocations"])
 
     @property
     def _profiles(self) -> bool:
-        return self._node.stack_profiles.wanted
+        return self.node.stack_profiles.wanted
 
     def _labels_of(self, pid: int, device: int) -> Labels:
-        return {**self._node.processes.labels(pid), **self._on_gpus.last(pid, device)}
+        return {**self.node.processes.labels(pid), **self._on_gpus.last(pid, device)}
 
     @property
     def _bounded(self) -> str:
         """The API layer of which launches may be probed in windows: with both, the runtime's stay exact."""
-        return "runtime" if self._node.settings["layers"] == "runtime" else "driver"
+        return "runtime" if self.node.settings["layers"] == "runtime" else "driver"
 
     def _subject(self) -> Subject:
-        self._launches = CountedLaunches(self._probes, self._object.maps, self._bounded)
+        self._launches = CountedLaunches(self.probes, self.object.maps, self._bounded)
         return self._launches
 
     def _read(self) -> Mapping[int, Activity]:
         seen = self._counted.read()
-        if self._watch:
+        if self.watch:
             for pid, activity in seen.items():
-                self._launches.add(activity, self._watch.missed(pid))
+                self._launches.add(activity, self.watch.missed(pid))
         return seen
 
     def _take(self, pids: Collection[int]) -> Mapping[int, Activity]:
         taken = self._counted.take(pids)
-        if self._watch:
+        if self.watch:
             for pid in pids:
                 activity = taken.get(pid, Activity())
-                self._launches.add(activity, self._watch.finish(pid, self._launches.last(activity)))
+                self._launches.add(activity, self.watch.finish(pid, self._launches.last(activity)))
         return taken
 
     def _samples(self) -> Iterator[Sample]:
         self._on_gpus.refresh()
-        self._events.flush(self._object.maps["context_ends"])  # what these contexts had allocated is in no row below
-        processes = self._ledger.processes()
-        covered = {pid for pid, _ in self._object.maps["covered"].items()}  # after: one that is replaced is not in both
+        self._events.flush(self.object.maps["context_ends"])  # what these contexts had allocated is in no row below
+        processes = self.ledger.processes()
+        covered = {pid for pid, _ in self.object.maps["covered"].items()}  # after: one that is replaced is not in both
         missed = self._missed()
         for process in processes:
             exemplars = partial(self._exemplars.of, process.pid)
             unseen = process.pid in self._unseen | missed and not process.ended
-            yield from samples(process, self._names, self._node.clock.wall_ns, exemplars, unseen)
-            if process.replaced and process.pid in self._ledger and process.pid not in covered:
+            yield from samples(process, self._names, self.node.clock.wall_ns, exemplars, unseen)
+            if process.replaced and process.pid in self.ledger and process.pid not in covered:
                 # All calls of the program that runs now are among those of the one before, so it has no other series.
-                yield metrics.SEEN_FROM_START.sample(0, self._node.processes.labels(process.pid))
+                yield metrics.SEEN_FROM_START.sample(0, self.node.processes.labels(process.pid))
             if not process.ended:
                 only = process.activity.gpus.get(0, {}) if len(process.activity.devices) <= 1 else {}
-                seen = process.pid in covered and not (self._watch and self._watch.missed(process.pid) is None)
+                seen = process.pid in covered and not (self.watch and self.watch.missed(process.pid) is None)
                 yield metrics.SEEN_FROM_START.sample(int(seen), {**process.labels, **only})
             if not process.ended and process.pid in covered:
                 yield from self._unattributed(process)
 
     def _missed(self) -> set[int]:
         """Return the processes with calls on memory for which the table of calls in flight had no room."""
-        if not self._object.globals()["memory_missed"]:
+        if not self.object.globals()["memory_missed"]:
             return set()
-        return {pid for pid, it in self._object.maps["processes"].items() if it.missed}
+        return {pid for pid, it in self.object.maps["processes"].items() if it.missed}
 
     def _samples_of(self, process: Process[Activity]) -> Iterator[Sample]:
-        return samples(process, self._names, self._node.clock.wall_ns, lambda _: {})
+        return samples(process, self._names, self.node.clock.wall_ns, lambda _: {})
 
     def _unattributed(self, process: Process[Activity]) -> Iterator[Sample]:
         for place, reported in self._on_gpus.memory(process.pid).items():
@@ -186,19 +186,19 @@ class Cuda(ProbeCollector[Activity]):
     def _gpus_of(self, pid: int, activity: Activity) -> Mapping[int, Labels]:
         """Contexts older than the probes may be on any GPU: then what came first is not known."""
         first = activity.first
-        if first is not None and self._object.maps["covered"].get(pid) is None:
+        if first is not None and self.object.maps["covered"].get(pid) is None:
             first = None
         return self._on_gpus.labels(pid, activity.used, first)
 
     def close(self) -> None:
-        if self._profiling:
-            self._profiling.close()
+        if self.profiling:
+            self.profiling.close()
         self._rehearsal.close()
         super().close()
 
     def process_started(self, pid: int, library: Library, from_first_call: bool) -> None:
-        probed = self._probes.symbols.intersection(library.functions)
-        sees_memory = any(layer(name) == "driver" for name in probed) and self._returns
+        probed = self.probes.symbols.intersection(library.functions)
+        sees_memory = any(layer(name) == "driver" for name in probed) and self.returns
         try:
             if sees_memory:
                 self._cover(pid, library, from_first_call)
@@ -209,17 +209,17 @@ class Cuda(ProbeCollector[Activity]):
         """Take note whether all calls of a process are seen: of each library, but those that only pass calls on."""
         if not from_first_call:
             self._joined.setdefault(pid, set()).add(library.path)
-        if pid in self._unseen or self._joined.get(pid, set()) - self._probes.passed().keys():
-            self._object.maps["covered"].take([pid])
+        if pid in self._unseen or self._joined.get(pid, set()) - self.probes.passed().keys():
+            self.object.maps["covered"].take([pid])
         elif from_first_call:
-            self._object.maps["covered"].set(pid, 1)
+            self.object.maps["covered"].set(pid, 1)
 
     def _drop(self, pids: Collection[int]) -> None:
         """Remove what the kernel keeps of processes besides their counts. First that all their calls were seen: a copy
         of the program that runs now, of memory in a dropped range, is of an unknown kind.
         """
-        self._object.maps["covered"].take(pids)
-        forget(self._object, pids)
+        self.object.maps["covered"].take(pids)
+        forget(self.object, pids)
 
     def _forget(self, pids: Collection[int]) -> None:
         self._unseen.difference_update(pids)
@@ -230,11 +230,11 @@ class Cuda(ProbeCollector[Activity]):
             self._on_gpus.forget(pid)
 
     def _sweep(self, end: ContextEnd) -> None:
-        self._object.programs["sweep"].run(struct.pack("=3Q", end.tgid, end.context, end.before_ns))
+        self.object.programs["sweep"].run(struct.pack("=3Q", end.tgid, end.context, end.before_ns))
 
     def _lose_sight(self, pids: Collection[int]) -> None:
         """What these processes take and give back is not seen for a while: what they hold is not known any more."""
-        self._object.maps["covered"].take(pids)
+        self.object.maps["covered"].take(pids)
         self._unseen.update(pids)
 
     def _hits(self) -> Mapping[str, int]:
@@ -242,14 +242,14 @@ class Cuda(ProbeCollector[Activity]):
 
     def _losses(self) -> Iterator[Sample]:
         yield from super()._losses()
-        counted = self._object.globals()
+        counted = self.object.globals()
         yield metrics.COPIES_UNREAD.sample(counted["copies_unread"])
         yield SPANS_DROPPED.sample(counted["spans_limited"], {"reason": "rate_limit"})
-        if self._profiling:
-            yield from self._profiling.collect()
+        if self.profiling:
+            yield from self.profiling.collect()
 
-    def _constants(self) -> dict[str, int]:
-        settings = self._node.settings
+    def constants(self) -> dict[str, int]:
+        settings = self.node.settings
         return {
             "allocation_span_bytes": settings["allocation-span-bytes"],
             "copy_span_bytes": settings["copy-span-bytes"],
@@ -264,18 +264,18 @@ class Cuda(ProbeCollector[Activity]):
     def _copy(self) -> Object:
         """The object once more, to try what its programs cost; it makes no spans."""
         never = dict.fromkeys(("allocation_span_bytes", "copy_span_bytes", "wait_span_ns"), 1 << 62)
-        constants = self._constants() | never | {"spans_per_second": 0, "profiled": 0}
-        return small_copy(self._object, object_path(self.name), constants)
+        constants = self.constants() | never | {"spans_per_second": 0, "profiled": 0}
+        return small_copy(self.object, object_path(self.name), constants)
 
-    def _entries(self) -> dict[str, int]:
+    def entries(self) -> dict[str, int]:
         profiled = {"stack_ids": STACK_IDS, "allocations": ALLOCATION_BYTES} if self._profiles else {}
         return {"live": self._live_rows, **profiled}
 
     def _receive(self, record: CudaSpan) -> None:
         called = function(record.api)
         gpu = self._on_gpus.last(record.tgid, record.device)
-        process = {**self._node.processes.labels(record.tgid), **gpu}
-        made = span(record, called, self._names, self._node.clock, process, self._profiles)
+        process = {**self.node.processes.labels(record.tgid), **gpu}
+        made = span(record, called, self._names, self.node.clock, process, self._profiles)
         if called.effect == "wait":
             self._exemplars.add(record.tgid, record.api, record.end_ns - record.start_ns, made)
-        self._node.spans(made)
+        self.node.spans(made)

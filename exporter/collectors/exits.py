@@ -66,10 +66,10 @@ class Exits:
     name = "exits"
 
     def __init__(self, node: Node) -> None:
-        self._node = node
-        self._counts: OrderedDict[tuple[tuple[str, str], ...], int] = OrderedDict()
-        self._users: dict[int, tuple[tuple[str, str], ...]] = {}
-        self._unwatched = 0
+        self.node = node
+        self.counts: OrderedDict[tuple[tuple[str, str], ...], int] = OrderedDict()
+        self.users: dict[int, tuple[tuple[str, str], ...]] = {}
+        self.unwatched = 0
         self._lock = threading.Lock()
 
     def start(self) -> None:
@@ -78,32 +78,32 @@ class Exits:
         Raises Unavailable where BPF cannot be used or the kernel has no BTF, and BpfError for other failures.
         """
         try:
-            self._object = Object(object_path(self.name))
+            self.object = Object(object_path(self.name))
         except BpfError as error:
             raise not_started("ends of processes cannot be watched", error) from error
         try:
-            self._link: Link = self._object.programs["process_exit"].attach()
+            self._link: Link = self.object.programs["process_exit"].attach()
         except BpfError as error:
-            self._object.close()
+            self.object.close()
             raise not_started("ends of processes cannot be watched", error) from error
         self._events = Events()
-        self._events.add(self._object.maps["process_ends"], self._ended)
+        self._events.add(self.object.maps["process_ends"], self.ended)
         self._events.start("exits", gather=0.02)
-        self._node.targets.want(self)
+        self.node.targets.want(self)
 
     def collect(self) -> Iterator[Sample]:
         """Yield the counts. Raises Unavailable, or BpfError, where processes of the driver are not searched for."""
-        self._node.targets.require()
+        self.node.targets.require()
         with self._lock:
-            counts = list(self._counts.items())
+            counts = list(self.counts.items())
         yield from (EXITS.sample(count, dict(labels)) for labels, count in counts)
-        yield UNWATCHED.sample(self._unwatched)
+        yield UNWATCHED.sample(self.unwatched)
         yield from self._events.collect()
 
     def close(self) -> None:
         self._link.close()
         self._events.close()
-        self._object.close()
+        self.object.close()
 
     # The processes of the driver's library (exporter.bpf.library.Interest).
 
@@ -115,58 +115,58 @@ class Exits:
         return _Nothing()
 
     def process_started(self, pid: int, library: Library, from_first_call: bool) -> None:
-        self._node.processes.forget(pid)  # another one may have had the pid a moment ago
-        labels = self._node.processes.labels(pid)
+        self.node.processes.forget(pid)  # another one may have had the pid a moment ago
+        labels = self.node.processes.labels(pid)
         user = tuple((name, value) for name, value in labels.items() if name in EXITS.labels)
         with self._lock:  # an end that the kernel records at once waits for the labels
-            if len(self._users) < _MOST_REMEMBERED and self._watch(pid):
-                self._users[pid] = user
+            if len(self.users) < _MOST_REMEMBERED and self._watch(pid):
+                self.users[pid] = user
             else:
-                self._unwatched += 1
+                self.unwatched += 1
 
     def processes_ended(self, pids: Collection[int]) -> None:
         """The kernel's own record, which has the status, may come later than this. There is none of a process that is
         still watched: it ended before it was, and the next one with its pid is another.
         """
-        early = self._object.maps["watched"].take(pids)
-        self._unwatched += len(early)
+        early = self.object.maps["watched"].take(pids)
+        self.unwatched += len(early)
         with self._lock:
             for pid, _ in early:
-                self._users.pop(pid, None)
+                self.users.pop(pid, None)
 
     def processes_replaced(self, pids: Collection[int]) -> None:
         """Stops watching processes that run other programs now, which may use a GPU or not."""
-        self._object.maps["watched"].take(pids)
+        self.object.maps["watched"].take(pids)
         with self._lock:
             for pid in pids:
-                self._users.pop(pid, None)
+                self.users.pop(pid, None)
 
     def _watch(self, pid: int) -> bool:
         """Has the kernel record the end of a process; false where the table is full."""
         try:
-            self._object.maps["watched"].set(pid, 1)
+            self.object.maps["watched"].set(pid, 1)
         except BpfError:
             return False
         return True
 
-    def _ended(self, end: ProcessEnd) -> None:
+    def ended(self, end: ProcessEnd) -> None:
         status = status_text(end.status)
         with self._lock:
-            who = self._users.pop(end.tgid, ())
+            who = self.users.pop(end.tgid, ())
             labels = (("status", status), *who)
-            self._counts[labels] = self._counts.pop(labels, 0) + 1
-            if len(self._counts) > MOST_SERIES:
+            self.counts[labels] = self.counts.pop(labels, 0) + 1
+            if len(self.counts) > MOST_SERIES:
                 self._make_room()
         if status in CRASHES:
-            when = self._node.clock.wall_ns(end.ended) / 1e9
+            when = self.node.clock.wall_ns(end.ended) / 1e9
             component = dict(who).get("comm", "") or "unknown"
-            self._node.faults.add(Fault(categories.SOFTWARE, component, f"process_{status.lower()}", when))
+            self.node.faults.add(Fault(categories.SOFTWARE, component, f"process_{status.lower()}", when))
 
     def _make_room(self) -> None:
         """Forgets the oldest series of the workload that has most, so that none pushes out those of others."""
-        workloads = [tuple(pair for pair in labels if pair[0] not in ("status", "comm")) for labels in self._counts]
+        workloads = [tuple(pair for pair in labels if pair[0] not in ("status", "comm")) for labels in self.counts]
         [(largest, _)] = Counter(workloads).most_common(1)
-        del self._counts[next(labels for labels, it in zip(self._counts, workloads, strict=True) if it == largest)]
+        del self.counts[next(labels for labels, it in zip(self.counts, workloads, strict=True) if it == largest)]
 
 
 def status_text(status: int) -> str:

@@ -109,10 +109,10 @@ class Faults:
 
     def __init__(self, node: Node) -> None:
         settings = node.settings
-        self._node = node
-        self._ledger = node.faults
+        self.node = node
+        self.ledger = node.faults
         self._transitions = node.transitions.of(self.name)
-        self._count_fault = self._ledger.reading(self.name, node.kernel_log.path)
+        self._count_fault = self.ledger.reading(self.name, node.kernel_log.path)
         self._kernel_log = node.kernel_log.subscribe(WORDS, self._read)
         self._sources: dict[str, Callable[[], Iterable[Sample]]] = {
             "pci": self._pci,
@@ -153,10 +153,10 @@ class Faults:
 
     def collect(self) -> Iterator[Sample]:
         samples = self._samples()
-        return former_names.with_former(samples) if self._node.settings["former-names"] else samples
+        return former_names.with_former(samples) if self.node.settings["former-names"] else samples
 
     def _samples(self) -> Iterator[Sample]:
-        yield from self._ledger.samples()
+        yield from self.ledger.samples()
         yield from self._expected
         last = self.poller.last
         found, absent = last.value or _NOTHING
@@ -199,15 +199,15 @@ class Faults:
             except OSError as error:
                 absent[name] = f"faults of {name} are not seen: {error.filename or ''} {error.strerror}"
         self._transitions.observe((it for samples in found.values() for it in samples), time.time())
-        self._transitions.observe(gpu_samples(self._node.gpus.snapshot(), lambda pid: {}), time.time())
+        self._transitions.observe(gpu_samples(self.node.gpus.snapshot(), lambda pid: {}), time.time())
         return _Round(found, absent)
 
     def _gpu_processes(self) -> Iterator[int]:
-        for gpu in self._node.gpus.snapshot().gpus:
+        for gpu in self.node.gpus.snapshot().gpus:
             yield from (process.pid for process in gpu.processes)
 
     def _pci(self) -> Iterator[Sample]:
-        for device in pci.devices(self._node.sys):
+        for device in pci.devices(self.node.sys):
             for kind, count in pci.errors(device).items():
                 yield metrics.AER.sample(count, device.labels | {"type": kind})
             yield from pci.link(device)

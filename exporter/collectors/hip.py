@@ -76,22 +76,22 @@ class Hip(CallCollector):
         self._memory, self._directions = (self._values_of(it) for it in ("memory", "direction"))
 
     def _values_of(self, enum: str) -> Mapping[int, str]:
-        return {number: name.removeprefix(f"{enum}_") for name, number in self._object.types.enum(enum).items()}
+        return {number: name.removeprefix(f"{enum}_") for name, number in self.object.types.enum(enum).items()}
 
     def _table(self) -> Table:
         launches = {self._names[api]: [Hook("on_launch", api, sampled=True)] for api in self._launching}
         return {**super()._table(), **launches}
 
     def _subject(self) -> Subject:
-        self._launches = CountedLaunches(self._probes, self._object.maps, self._names, self._launching)
-        return self._launches
+        self.launches = CountedLaunches(self.probes, self.object.maps, self._names, self._launching)
+        return self.launches
 
     def _options(self) -> Mapping[str, Any]:
         passes_on = self._interposers.passes_on
         return {**super()._options(), "withdrawn": self._unseen.update, "passes_on": passes_on}
 
     def process_started(self, pid: int, library: Library, from_first_call: bool) -> None:
-        if not (from_first_call and self._returns):
+        if not (from_first_call and self.returns):
             self._joined.setdefault(pid, set()).add(library.path)
         super().process_started(pid, library, from_first_call)
 
@@ -106,21 +106,21 @@ class Hip(CallCollector):
 
     def _read(self) -> Mapping[int, Rows]:
         seen = super()._read()
-        if self._watch:
+        if self.watch:
             for pid, rows in seen.items():
-                self._launches.add(rows, self._watch.missed(pid))
+                self.launches.add(rows, self.watch.missed(pid))
         return seen
 
     def _take(self, pids: Collection[int]) -> Mapping[int, Rows]:
-        for key, value in self._object.maps["processes"].items():
+        for key, value in self.object.maps["processes"].items():
             held = value.own or value.missed > 1  # since exec: bpf/hip/memory.h
-            if held and key.tgid in pids and os.access(f"{self._node.proc}/{key.tgid}", os.F_OK):
+            if held and key.tgid in pids and os.access(f"{self.node.proc}/{key.tgid}", os.F_OK):
                 self._mixed.add(key.tgid)
         taken = super()._take(pids)
-        if self._watch:
+        if self.watch:
             for pid in pids:
                 rows = taken.get(pid, Rows())
-                self._launches.add(rows, self._watch.finish(pid, self._launches.last(pid, rows)))
+                self.launches.add(rows, self.watch.finish(pid, self.launches.last(pid, rows)))
         return taken
 
     def _forget(self, pids: Collection[int]) -> None:
@@ -128,20 +128,20 @@ class Hip(CallCollector):
         for pid in pids:
             self._joined.pop(pid, None)
 
-    def _costs(self, pids: Collection[int]) -> Mapping[int, float]:
+    def costs(self, pids: Collection[int]) -> Mapping[int, float]:
         return {}
 
     def _losses(self) -> Iterator[Sample]:
         yield from super()._losses()
-        yield metrics.COPIES_UNREAD.sample(self._object.globals()["copies_unread"])
+        yield metrics.COPIES_UNREAD.sample(self.object.globals()["copies_unread"])
 
     def _samples(self) -> Iterator[Sample]:
-        passed = self._probes.passed().keys()
-        for process in self._ledger.processes():
+        passed = self.probes.passed().keys()
+        for process in self.ledger.processes():
             yield from self._samples_of(process)
-            if not process.ended and process.pid in self._ledger:
+            if not process.ended and process.pid in self.ledger:
                 whole = not self._is_unseen(process) and self._joined.get(process.pid, set()) <= passed
-                whole &= not (self._watch and self._watch.missed(process.pid) is None)
+                whole &= not (self.watch and self.watch.missed(process.pid) is None)
                 yield sample(process, metrics.SEEN_FROM_START, int(whole), {})
 
     def _is_unseen(self, process: Process[Rows]) -> bool:
@@ -157,7 +157,7 @@ class Hip(CallCollector):
         for key, value in rows.of("errors"):
             labels = {"api": function(self._names[key.api]), "code": str(key.code), "error": error_name(key.code)}
             yield sample(process, metrics.ERRORS, value.calls, labels)
-            yield sample(process, metrics.LAST_ERROR, self._node.clock.wall_ns(value.last_ns) / 1e9, labels)
+            yield sample(process, metrics.LAST_ERROR, self.node.clock.wall_ns(value.last_ns) / 1e9, labels)
         for key, value in rows.of("waits"):
             yield sample(process, metrics.WAITED, distribution(value), {"api": function(self._names[key.api])})
         for key, copied in rows.of("copies"):
@@ -179,7 +179,7 @@ class Hip(CallCollector):
         for metric, count in launches.items():
             yield sample(process, metric, count, {})
         if last:
-            yield sample(process, metrics.LAST_LAUNCH, self._node.clock.wall_ns(last) / 1e9, {})
+            yield sample(process, metrics.LAST_LAUNCH, self.node.clock.wall_ns(last) / 1e9, {})
 
     def _memory_of(self, process: Process[Rows]) -> Iterator[Sample]:
         unseen = self._is_unseen(process)

@@ -98,7 +98,7 @@ class Infiniband:
 
     def __init__(self, node: Node) -> None:
         settings = node.settings
-        self._node = node
+        self.node = node
         self._excluded: tuple[str, ...] = settings[EXCLUDE]
         self._limit = SeriesLimit(self.name, int(settings[SERIES_LIMIT]), profile=node.profile)
         self._ethtool: Ethtool | None = None
@@ -138,22 +138,22 @@ class Infiniband:
         names = self._names()
         self._readers.follow(names)
         if not names:
-            reason = f"no RDMA device in {self._node.sys}/class/infiniband"
+            reason = f"no RDMA device in {self.node.sys}/class/infiniband"
             raise Unavailable(reason + " that is not excluded" if self._excluded else reason)
         if self._qp_counters is not None and self._qp_reader is None:
-            interval, deadline = float(self._node.settings[INTERVAL]), float(self._node.settings[DEADLINE])
+            interval, deadline = float(self.node.settings[INTERVAL]), float(self.node.settings[DEADLINE])
             self._qp_reader = DeviceReader(
                 "queue pairs", partial(self._read_qps, self._qp_counters), interval, deadline
             )
 
     def _read_qps(self, counters: QpCounters) -> list[Sample]:
-        folder = self._node.sys / "class/infiniband"
+        folder = self.node.sys / "class/infiniband"
         ports = {(device, number) for device in self._names() for number in sysfs.ports(folder / device)}
         return [
             metrics.QP_COUNTER.sample(
                 value,
                 {
-                    **(self._node.processes.labels(counts.pid) if counts.pid else {}),
+                    **(self.node.processes.labels(counts.pid) if counts.pid else {}),
                     "device": counts.device,
                     "port": str(counts.port),
                     "qp_type": counts.qp_type,
@@ -167,7 +167,7 @@ class Infiniband:
     def _names(self) -> list[str]:
         """Return the names of the devices that are not excluded."""
         with suppress(OSError):
-            found = [device for device in sysfs.devices(self._node.sys) if not self._is_excluded(device)]
+            found = [device for device in sysfs.devices(self.node.sys) if not self._is_excluded(device)]
             return found[: sysfs.MOST_DEVICES]
         return []
 
@@ -175,11 +175,11 @@ class Infiniband:
         return any(fnmatch.fnmatchcase(name, pattern) for pattern in self._excluded)
 
     def _make(self, name: str) -> Read:
-        path, settings = self._node.sys / "class/infiniband" / name, self._node.settings
+        path, settings = self.node.sys / "class/infiniband" / name, self.node.settings
         compatible, all_counters = bool(settings[COMPATIBLE]), bool(settings[ALL_COUNTERS])
-        counters = self._node.port_counters.of(name)
-        device = RdmaDevice(path, drivers.load(), self._node.posted, self._ethtool, compatible, counters, all_counters)
-        transitions = self._node.transitions.of(f"infiniband {name}")
+        counters = self.node.port_counters.of(name)
+        device = RdmaDevice(path, drivers.load(), self.node.posted, self._ethtool, compatible, counters, all_counters)
+        transitions = self.node.transitions.of(f"infiniband {name}")
 
         def read() -> list[Sample]:
             samples = device.read()

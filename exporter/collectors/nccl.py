@@ -92,20 +92,20 @@ class Nccl(ProbeCollector[Activity]):
     name, api = "nccl", "NCCL"
 
     def _prepare(self) -> None:
-        self._kinds = Kinds.of(self._object.types)
+        self._kinds = Kinds.of(self.object.types)
         self._spans = Spans(
             self._kinds,
-            self._node.clock.wall_ns,
-            Traces(self._node.settings["cluster"]),
-            SlowCalls(self._node.settings["slow-call-seconds"]),
-            self._node.collectives,
+            self.node.clock.wall_ns,
+            Traces(self.node.settings["cluster"]),
+            SlowCalls(self.node.settings["slow-call-seconds"]),
+            self.node.collectives,
         )
-        self._on_gpus = ProcessGpus(self._node.gpus, self._node.proc)
-        self._layouts = Layouts(self._object.maps["layouts"])
+        self._on_gpus = ProcessGpus(self.node.gpus, self.node.proc)
+        self._layouts = Layouts(self.object.maps["layouts"])
         self._rehearsal = Rehearsal(self._copy, self._table(), {it.name: scene(it) for it in FUNCTIONS})
 
     def _processes(self) -> Processes:
-        return ProcessesWithGpu(self._node.processes, self._on_gpus)
+        return ProcessesWithGpu(self.node.processes, self._on_gpus)
 
     def _options(self) -> Mapping[str, Any]:
         return {
@@ -113,16 +113,16 @@ class Nccl(ProbeCollector[Activity]):
             "family": family,
             "hooks_of": self._hooks_of,
             "rehearsal": self._rehearsal,
-            "returning": self._object.maps["returning"],
+            "returning": self.object.maps["returning"],
         }
 
     def _receivers(self) -> Receivers:
         return {"nccl_spans": self._receive}
 
-    def _constants(self) -> dict[str, int]:
-        settings = self._node.settings
+    def constants(self) -> dict[str, int]:
+        settings = self.node.settings
         return {
-            "spans_per_second": settings["spans-per-second"] if self._node.wants_spans else 0,
+            "spans_per_second": settings["spans-per-second"] if self.node.wants_spans else 0,
             "slow_ns": min(LEAST_NS, int(settings["slow-call-seconds"] * 1e9)),
             "across_containers": settings["compare-across-containers"],
         }
@@ -130,31 +130,31 @@ class Nccl(ProbeCollector[Activity]):
     def _samples(self) -> Iterator[Sample]:
         members: list[Member] = []
         self._on_gpus.refresh()
-        processes = self._ledger.processes()
+        processes = self.ledger.processes()
         for process in processes:
             if not process.ended:
                 devices = {it.device for it in process.activity.communicators if it.device >= 0}
                 self._on_gpus.places(process.pid, devices)
-            yield from samples(process, self._kinds, self._node.clock.wall_ns, self._returns)
+            yield from samples(process, self._kinds, self.node.clock.wall_ns, self.returns)
             for it in process.activity.communicators:
                 members.append(Member(process.pid, comm_hash(it.hash), it.rank, it.nranks))
-        self._node.communicators.replace(members)
+        self.node.communicators.replace(members)
         yield from stragglers(processes)
 
     def _samples_of(self, process: Process[Activity]) -> Iterator[Sample]:
-        return samples(process, self._kinds, self._node.clock.wall_ns, self._returns)
+        return samples(process, self._kinds, self.node.clock.wall_ns, self.returns)
 
     def start(self) -> None:
         super().start()
-        if self._node.stack_profiles.wanted:
-            self._node.stack_profiles.standing.add(self.name, self._standing)
+        if self.node.stack_profiles.wanted:
+            self.node.stack_profiles.standing.add(self.name, self.standing)
 
-    def _standing(self) -> Iterator[Standing]:
-        for pid, call in in_flight(self._object.maps):
+    def standing(self) -> Iterator[Standing]:
+        for pid, call in in_flight(self.object.maps):
             yield Standing(pid, call.start_ns, function(call.cookie.api).name)
 
     def close(self) -> None:
-        self._node.stack_profiles.standing.remove(self.name)
+        self.node.stack_profiles.standing.remove(self.name)
         self._rehearsal.close()
         super().close()
 
@@ -163,32 +163,32 @@ class Nccl(ProbeCollector[Activity]):
             return  # a driver: that its process captures graphs is of no interest without NCCL
         try:
             if from_first_call:
-                self._object.maps["covered"].set(pid, 1)
+                self.object.maps["covered"].set(pid, 1)
         finally:  # last: a process that is known is known whole
             super().process_started(pid, library, from_first_call)
 
     def _read(self) -> Mapping[int, Activity]:
-        seen = read(self._object.maps, self._kinds.none)
-        if self._watch:
+        seen = read(self.object.maps, self._kinds.none)
+        if self.watch:
             for pid, activity in seen.items():
-                self._messages.add(activity, self._watch.missed(pid))
+                self._messages.add(activity, self.watch.missed(pid))
         return seen
 
     def _subject(self) -> Subject:
-        bound = self._node.settings["group-overhead-seconds"] or inf
-        self._messages = Messages(self._probes, self._object.maps["calls"], self._hits, self._kinds, bound)
+        bound = self.node.settings["group-overhead-seconds"] or inf
+        self._messages = Messages(self.probes, self.object.maps["calls"], self._hits, self._kinds, bound)
         return self._messages
 
     def _take(self, pids: Collection[int]) -> Mapping[int, Activity]:
-        maps = self._object.maps
+        maps = self.object.maps
         taken = take(maps, pids)
-        forget(self._object, pids)
+        forget(self.object, pids)
         maps["covered"].take(pids)
         for pid in pids:
-            if self._watch:
+            if self.watch:
                 activity = taken.get(pid, Activity())
-                self._messages.add(activity, self._watch.finish(pid, self._messages.last(activity)))
-            self._node.collectives.forget(pid)
+                self._messages.add(activity, self.watch.finish(pid, self._messages.last(activity)))
+            self.node.collectives.forget(pid)
             self._on_gpus.forget(pid)
         return taken
 
@@ -198,34 +198,34 @@ class Nccl(ProbeCollector[Activity]):
         table = self._table(layout or 0)
         return table if layout is not None else {it: hooks for it, hooks in table.items() if family(it) != "nccl"}
 
-    def _entries(self) -> dict[str, int]:
-        return {} if self._node.wants_spans else {"nccl_spans": 4096}  # unused: the least that a ring buffer has
+    def entries(self) -> dict[str, int]:
+        return {} if self.node.wants_spans else {"nccl_spans": 4096}  # unused: the least that a ring buffer has
 
     def _copy(self) -> Object:
         """The object once more, to try what its programs cost; it makes one span a second at most."""
-        one = {"spans_per_second": min(1, self._constants()["spans_per_second"]), "slow_ns": 1 << 62}
-        copy = small_copy(self._object, object_path(self.name), self._constants() | one)
+        one = {"spans_per_second": min(1, self.constants()["spans_per_second"]), "slow_ns": 1 << 62}
+        copy = small_copy(self.object, object_path(self.name), self.constants() | one)
         somewhere = rehearsal.COUNTS_AT  # as if a communicator of two ranks were there
         copy.maps["layouts"].set(0, copy.types.struct("layout")(identity=somewhere, sequence=somewhere + 0x100))
         return copy
 
     def _table(self, layout: int = 0) -> Table:
-        times = self._node.settings["message-spans"]
-        return {it.name: it.hooks(self._object.types, api, layout, times) for api, it in enumerate(FUNCTIONS, 1)}
+        times = self.node.settings["message-spans"]
+        return {it.name: it.hooks(self.object.types, api, layout, times) for api, it in enumerate(FUNCTIONS, 1)}
 
     def _hits(self) -> Mapping[str, int]:
-        counted = {api: calls for api, calls in self._object.maps["hits"].sums().items() if calls}
+        counted = {api: calls for api, calls in self.object.maps["hits"].sums().items() if calls}
         return {function(api).name: calls for api, calls in counted.items()}
 
     def _losses(self) -> Iterator[Sample]:
         yield from super()._losses()
-        if self._node.wants_spans:
-            counted = self._object.globals()
+        if self.node.wants_spans:
+            counted = self.object.globals()
             yield SPANS_DROPPED.sample(counted["spans_limited"], {"reason": "nccl_rate_limit"})
             yield metrics.UNSAMPLED.sample(counted["spans_unsampled"])
 
     def _receive(self, record: NcclSpan) -> None:
-        labels = self._node.processes.labels(record.tgid)
+        labels = self.node.processes.labels(record.tgid)
         gpu = self._on_gpus.last(record.tgid, record.who.device + 1 if record.who.hash else 0)
         if span := self._spans.span(record, {**labels, **gpu}):
-            self._node.spans(span)
+            self.node.spans(span)

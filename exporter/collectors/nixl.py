@@ -64,7 +64,7 @@ class Nixl(CallCollector):
                 "error": error_name(key.code),
             }
             yield sample(process, metrics.ERRORS, value.calls, labels)
-            yield sample(process, metrics.LAST_ERROR, self._node.clock.wall_ns(value.last_ns) / 1e9, labels)
+            yield sample(process, metrics.LAST_ERROR, self.node.clock.wall_ns(value.last_ns) / 1e9, labels)
 
     def _of(self, key: Any) -> dict[str, str]:
         operation = OPERATIONS[key.operation] if key.operation < len(OPERATIONS) else "unknown"

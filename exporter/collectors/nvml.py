@@ -68,7 +68,7 @@ class Nvml:
     name = "nvml"
 
     def __init__(self, node: Node) -> None:
-        self._node = node
+        self.node = node
         self._peaks = _peaks(node.settings)
         intervals = {name: float(node.settings[f"{name}-interval"]) for name in (FAST, PROCESSES, SLOW)}
         self._supervisor = NvmlSupervisor(intervals, node.gpus.publish)
@@ -78,11 +78,11 @@ class Nvml:
     def start(self) -> None:
         """Starts the child; readings come later."""
         self._supervisor.start()
-        self._node.gpus.serve(self._supervisor.snapshot, self._supervisor.release)
+        self.node.gpus.serve(self._supervisor.snapshot, self._supervisor.release)
 
     def collect(self) -> Iterator[Sample]:
         """Yields the newest readings. Raises Unavailable while there is no NVML; the search for NVML goes on."""
-        snapshot = self._node.gpus.snapshot()
+        snapshot = self.node.gpus.snapshot()
         if snapshot.state == "absent":
             raise Unavailable(
                 f"NVML cannot be used: {snapshot.reason}",
@@ -103,7 +103,7 @@ class Nvml:
 
     def close(self) -> None:
         """Closes the handles of the GPUs and ends the child."""
-        self._node.gpus.withdraw()
+        self.node.gpus.withdraw()
         self._supervisor.close()
 
 

@@ -65,7 +65,7 @@ class Ras:
     name = "ras"
 
     def __init__(self, node: Node) -> None:
-        self._node = node
+        self.node = node
         self._interval, self._timeout = float(node.settings["interval"]), float(node.settings["timeout"])
         self._limit = SeriesLimit(self.name, node.settings["series-limit"], profile=node.profile)
         self._queries = Tally(metrics.QUERIES, ("answered", "failed"))
@@ -99,10 +99,10 @@ class Ras:
         """Query each job once: one query an endpoint, however many processes share the endpoint."""
         failures: dict[str, None] = {}
         endpoints: dict[Endpoint, list[int]] = {}
-        self._owners.update(self._node.communicators.all(), self._user)
-        for pid in self._node.communicators.rank_zero_pids():
+        self._owners.update(self.node.communicators.all(), self._user)
+        for pid in self.node.communicators.rank_zero_pids():
             try:
-                endpoints.setdefault(endpoint(self._node.proc, pid), []).append(pid)
+                endpoints.setdefault(endpoint(self.node.proc, pid), []).append(pid)
             except RasError as error:
                 failures[str(error)] = None
         for at, pids in list(endpoints.items())[:MOST_ENDPOINTS]:
@@ -119,7 +119,7 @@ class Ras:
 
     def _user(self, pid: int) -> int | None:
         with suppress(RasError):
-            return user(self._node.proc, pid)
+            return user(self.node.proc, pid)
         return None
 
     def _query(self, at: Endpoint, pids: list[int]) -> str:
@@ -128,10 +128,10 @@ class Ras:
         Returns an empty string, or the reason why there is no report.
         """
         try:
-            pid = listening_process(self._node.proc, at, pids)
-            own = {member.comm_hash for member in self._node.communicators.all() if member.pid == pid}
-            found = query(self._node.proc, pid, at, self._timeout)
-            report = self._owners.trusted(found, user(self._node.proc, pid), own)
+            pid = listening_process(self.node.proc, at, pids)
+            own = {member.comm_hash for member in self.node.communicators.all() if member.pid == pid}
+            found = query(self.node.proc, pid, at, self._timeout)
+            report = self._owners.trusted(found, user(self.node.proc, pid), own)
             if report is None:
                 raise RasError(f"the listener at port {at.port} of process {pid} reports on another job")
         except (RasError, ReportError) as error:

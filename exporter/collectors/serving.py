@@ -89,15 +89,15 @@ class Serving:
     name = "serving"
 
     def __init__(self, node: Node) -> None:
-        self._node = node
+        self.node = node
         self._all = node.settings["processes"] == "all"
         self._limit = SeriesLimit(self.name, node.settings["series-limit"], profile=node.profile)
         self._lock = threading.Lock()
         self._activities: dict[int, Activity] = {}
         self._engines: EngineNumbers | None = None
         self._streams: Streams | None = None
-        self._tls: Tls | None = None
-        self._ledger = Ledger[Activity](self._read, self._take, node.processes, node.proc, fold=self._fold)
+        self.tls: Tls | None = None
+        self.ledger = Ledger[Activity](self._read, self._take, node.processes, node.proc, fold=self._fold)
 
     def start(self) -> None:
         """Load the programs, and attach them.
@@ -108,35 +108,35 @@ class Serving:
         try:
             if not pid_namespace.is_host():
                 raise BpfError(errno.ENOTSUP, f"{pid_namespace.REFUSAL}: {pid_namespace.REMEDY}")
-            tls = bool(self._node.settings.get("tls"))
+            tls = bool(self.node.settings.get("tls"))
             constants = {"all_processes": self._all, "tls": tls}
-            self._object = Object(object_path(self.name), constants=constants, without=() if tls else PROGRAMS)
+            self.object = Object(object_path(self.name), constants=constants, without=() if tls else PROGRAMS)
         except BpfError as error:
             raise not_started("requests of LLM servers cannot be followed", error) from error
         try:
             for program in _PROGRAMS:
-                links.append(self._object.programs[program].attach())
+                links.append(self.object.programs[program].attach())
         except BpfError as error:
             for link in links:
                 link.close()
-            self._object.close()
+            self.object.close()
             raise not_started("requests of LLM servers cannot be followed (Linux 6.3 can)", error) from error
         self._links = links
         self._events = Events()
-        self._events.add(self._object.maps["requests"], self._received)
+        self._events.add(self.object.maps["requests"], self._received)
         self._events.start("serving events", gather=_GATHER)
-        maps = self._object.maps
+        maps = self.object.maps
         if tls:
-            self._tls = Tls(self._object.programs, self._follows, self._node.trial.returns_allowed, self._node.proc)
-            self._node.targets.want(self._tls)
-        changed = self._tls.followed if self._tls else None
-        self._following = Following(self._node.proc, maps["processes"], maps["candidates"], changed)
+            self.tls = Tls(self.object.programs, self._follows, self.node.trial.returns_allowed, self.node.proc)
+            self.node.targets.want(self.tls)
+        changed = self.tls.followed if self.tls else None
+        self._following = Following(self.node.proc, maps["processes"], maps["candidates"], changed)
         if not self._all:
-            self._node.targets.want(self)
-        if self._node.settings.get("engine-metrics"):
+            self.node.targets.want(self)
+        if self.node.settings.get("engine-metrics"):
             from exporter.serving.engine_numbers import EngineNumbers
 
-            self._engines = EngineNumbers(self._node, self._followed, float(self._node.settings["engine-interval"]))
+            self._engines = EngineNumbers(self.node, self._followed, float(self.node.settings["engine-interval"]))
             self._engines.start()
 
     def collect(self) -> Iterator[Sample]:
@@ -144,35 +144,35 @@ class Serving:
 
         Raises Unavailable, or BpfError for other failures, where processes of the driver are not searched for.
         """
-        if not self._all or self._tls:
-            self._node.targets.require()
+        if not self._all or self.tls:
+            self.node.targets.require()
         if not self._all:
             self._following.refresh()
-        self._object.programs["sweep"].run()
-        self._events.flush(self._object.maps["requests"])
-        with self._ledger.page():
+        self.object.programs["sweep"].run()
+        self._events.flush(self.object.maps["requests"])
+        with self.ledger.page():
             engines = self._engines.samples() if self._engines else ()
             limited = self._limit.apply((*self._samples(), *engines))
         yield from limited
-        rows = sum(1 for _ in self._object.maps["processes"].items())
+        rows = sum(1 for _ in self.object.maps["processes"].items())
         yield metrics.FOLLOWED.sample(rows)
-        counted = self._object.globals()
+        counted = self.object.globals()
         yield metrics.UNREADABLE.sample(counted["unreadable"])
         yield metrics.UNREAD_CALLS.sample(counted["unread_calls"])
         yield metrics.UNCOUNTED.sample(counted["requests_uncounted"])
         yield metrics.STREAMS_LOST.sample(counted["streams_lost"])
-        if self._tls:
-            yield from self._tls.collect()
-        of_tls = ("tls_connections", "tls_threads") if self._tls else ()
+        if self.tls:
+            yield from self.tls.collect()
+        of_tls = ("tls_connections", "tls_threads") if self.tls else ()
         for name in ("connections", "processes", "http2_connections", *of_tls):
-            yield MAP_FULL.sample(self._object.maps[name].lost() or 0, {"map": f"{self.name}.{name}"})
-        yield ENDED_FOLDED.sample(self._ledger.folded, {"collector": self.name})
+            yield MAP_FULL.sample(self.object.maps[name].lost() or 0, {"map": f"{self.name}.{name}"})
+        yield ENDED_FOLDED.sample(self.ledger.folded, {"collector": self.name})
         yield from self._events.collect()
 
     def problems(self) -> Iterator[str]:
         """Yield why OpenSSL is not probed and engines' metrics were not read, for the landing page."""
-        if self._tls:
-            yield from self._tls.problems()
+        if self.tls:
+            yield from self.tls.problems()
         if self._engines:
             yield from self._engines.problems()
 
@@ -183,7 +183,7 @@ class Serving:
         for link in self._links:
             link.close()
         self._events.close()
-        self._object.close()
+        self.object.close()
 
     # The processes of the driver's library (exporter.bpf.library.Interest).
 
@@ -204,10 +204,10 @@ class Serving:
         self._following.ended(pids)
 
     def _follows(self, pid: int) -> bool:
-        return self._all or self._object.maps["processes"].get(pid) is not None
+        return self._all or self.object.maps["processes"].get(pid) is not None
 
     def _followed(self) -> set[int]:
-        return {pid for pid, _ in self._object.maps["processes"].items()}
+        return {pid for pid, _ in self.object.maps["processes"].items()}
 
     # Requests.
 
@@ -236,13 +236,13 @@ class Serving:
         with self._lock:
             activity = self._activities.get(pid)
         if activity is None:
-            activity = Activity(engine(self._node.proc, pid))
+            activity = Activity(engine(self.node.proc, pid))
         with self._lock:
             self._activities.setdefault(pid, activity).add(read)
-        if self._node.wants_spans and read.inference:
-            made = span(record, read, activity.engine, self._node.clock, self._node.processes.labels(pid))
+        if self.node.wants_spans and read.inference:
+            made = span(record, read, activity.engine, self.node.clock, self.node.processes.labels(pid))
             if made:
-                self._node.spans(made)
+                self.node.spans(made)
 
     def _read(self) -> Mapping[int, Activity]:
         with self._lock:
@@ -256,13 +256,13 @@ class Serving:
         self._limit.retire(self._samples_of(process), RETENTION)
 
     def _samples(self) -> Iterator[Sample]:
-        in_flight = {pid: max(0, it.begun - it.ended) for pid, it in self._object.maps["processes"].items() if it.begun}
-        for process in self._ledger.processes():
+        in_flight = {pid: max(0, it.begun - it.ended) for pid, it in self.object.maps["processes"].items() if it.begun}
+        for process in self.ledger.processes():
             yield from self._samples_of(process)
             if not process.ended:
                 yield Sample(metrics.IN_FLIGHT, process.labels, in_flight.pop(process.pid, 0), process.since)
         for pid, count in in_flight.items():
-            yield Sample(metrics.IN_FLIGHT, self._node.processes.labels(pid), count)
+            yield Sample(metrics.IN_FLIGHT, self.node.processes.labels(pid), count)
 
     def _samples_of(self, process: Process[Activity]) -> Iterator[Sample]:
         with self._lock:

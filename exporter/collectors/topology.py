@@ -108,7 +108,7 @@ class Topology:
     name = "topology"
 
     def __init__(self, node: Node, now: Callable[[], float] = time.monotonic) -> None:
-        self._node = node
+        self.node = node
         self._sources = tuple(it for it in sources(node.settings, node_name(), now) if it.location)
         self._poller = Poller("topology", self.read, float(node.settings["interval"]), steady=True)
 
@@ -128,7 +128,7 @@ class Topology:
         for source in self._sources:
             for found in source.items():
                 place = place.over(found)
-        domain = place.labels.get("nvlink_domain") or nvlink_domain(self._node.gpus.snapshot())
+        domain = place.labels.get("nvlink_domain") or nvlink_domain(self.node.gpus.snapshot())
         if labels := {**place.labels, **({"nvlink_domain": domain} if domain else {})}:
             yield INFO.sample(1, labels)
         yield from (DEVICE.sample(1, {"device": name, **own}) for name, own in place.devices.items())

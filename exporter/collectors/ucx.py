@@ -50,4 +50,4 @@ class Ucx(CallCollector):
         for key, value in process.activity.of("errors"):
             labels = {"api": self._names[key.api], "code": str(key.code), "error": error_name(key.code)}
             yield sample(process, metrics.ERRORS, value.calls, labels)
-            yield sample(process, metrics.LAST_ERROR, self._node.clock.wall_ns(value.last_ns) / 1e9, labels)
+            yield sample(process, metrics.LAST_ERROR, self.node.clock.wall_ns(value.last_ns) / 1e9, labels)

@@ -106,44 +106,44 @@ class Verbs(ProbeCollector[Activity]):
         super().start()
         # A thread of its own: attaching takes time, and ends of queue pairs are to be known at once.
         self._learning = Events()
-        self._learning.add(self._object.maps["live_contexts"], self._learn)
-        self._learning.add(self._object.maps["learned_objects"], self._learn_extended)
+        self._learning.add(self.object.maps["live_contexts"], self._learn)
+        self._learning.add(self.object.maps["learned_objects"], self._learn_extended)
         self._learning.start("verbs learning")
-        self._windows.start()
-        self._node.posted.follow(self._posted)
+        self.windows.start()
+        self.node.posted.follow(self._posted)
 
     def _prepare(self) -> None:
-        self._timed = self._object.types.enum("timed")
-        self._peers = Peers(self._node.sys)
-        self._peer_labels, self._busiest = PeerLabels(self._peers), Busiest()
+        self._timed = self.object.types.enum("timed")
+        self.peers = Peers(self.node.sys)
+        self._peer_labels, self._busiest = PeerLabels(self.peers), Busiest()
         self._destroyed_qps = DestroyedQps()
         self._sums = Sums()
         self._rehearsal = Rehearsal(self._copy, self._table(), {name: (name,) for name in POSTS})
-        rows = self._object.maps["process_hits"]
-        self._charged = Costs(lambda function: self._probes.price(function), rows, self._hit)
+        rows = self.object.maps["process_hits"]
+        self.charged = Costs(lambda function: self.probes.price(function), rows, self._hit)
 
     def _copy(self) -> Object:
         """The object once more, to try what its programs cost; it makes no spans, and follows few queue pairs."""
-        constants = self._constants() | {"verbs_spans_per_second": 0}
+        constants = self.constants() | {"verbs_spans_per_second": 0}
         few = dict.fromkeys(("queues", "receives", "extended_posts", "posted", "calls"), 16)
-        return small_copy(self._object, object_path(self.name), constants, few)
+        return small_copy(self.object, object_path(self.name), constants, few)
 
     def _hit(self) -> float | None:
         """Return the seconds that a small probe takes, None where that is not known."""
-        return self._node.trial.costs.of("emulated", returns=False) if self._node.trial.costs else None
+        return self.node.trial.costs.of("emulated", returns=False) if self.node.trial.costs else None
 
     def _subject(self) -> Subject:
-        self._posts = CountedPosts(self._probes, self._charged, self._read_posted)
+        self._posts = CountedPosts(self.probes, self.charged, self._read_posted)
         return self._posts
 
     def _read_posted(self) -> Mapping[int, Activity]:
-        return read_posted(self._object.maps, self._destroyed_qps, self._drain)
+        return read_posted(self.object.maps, self._destroyed_qps, self._drain)
 
     def _table(self) -> Table:
-        return table(self._object.types)
+        return table(self.object.types)
 
     def _options(self) -> Mapping[str, Any]:
-        maps = self._object.maps
+        maps = self.object.maps
         return {
             "family": str,
             "rehearsal": self._rehearsal,
@@ -154,93 +154,93 @@ class Verbs(ProbeCollector[Activity]):
 
     def _interest(self) -> Interest:
         """Return the interest that finds the functions of providers, and attaches the probes to them."""
-        settings, node = self._node.settings, self._node
+        settings, node = self.node.settings, self.node
         length, interval = settings["poll-window-seconds"], settings["poll-interval-seconds"]
-        self._windows = Windows(self._object, length, interval, self._may_poll, self._before_window)
-        protected, known = partial(protection, node.proc), Pointers(self._object.maps)
-        self._attaching = Attaching(self._probes, self._windows, protected, node.proc, node.sys, known)
-        return self._attaching
+        self.windows = Windows(self.object, length, interval, self._may_poll, self._before_window)
+        protected, known = partial(protection, node.proc), Pointers(self.object.maps)
+        self.attaching = Attaching(self.probes, self.windows, protected, node.proc, node.sys, known)
+        return self.attaching
 
     def _receivers(self) -> Receivers:
-        return {"verbs_spans": self._receive, "qp_ends": self._destroyed_qps.add}
+        return {"verbs_spans": self.receive, "qp_ends": self._destroyed_qps.add}
 
     def _read(self) -> Mapping[int, Activity]:
-        seen = read(self._object.maps, self._destroyed_qps, self._drain)
-        if self._watch:
+        seen = read(self.object.maps, self._destroyed_qps, self._drain)
+        if self.watch:
             for pid, activity in seen.items():
-                self._posts.add(activity, self._watch.missed(pid))
+                self._posts.add(activity, self.watch.missed(pid))
         return seen
 
     def _take(self, pids: Collection[int]) -> Mapping[int, Activity]:
-        taken = take(self._object.maps, self._destroyed_qps, self._drain, pids)
-        forget(self._object, pids)
-        if self._watch:
+        taken = take(self.object.maps, self._destroyed_qps, self._drain, pids)
+        forget(self.object, pids)
+        if self.watch:
             for pid in pids:
                 activity = taken.get(pid, Activity())
-                self._posts.add(activity, self._watch.finish(pid, self._posts.last(activity)))
+                self._posts.add(activity, self.watch.finish(pid, self._posts.last(activity)))
         return taken
 
     def _drain(self) -> None:
-        self._events.flush(self._object.maps["qp_ends"])
+        self._events.flush(self.object.maps["qp_ends"])
 
     def collect(self) -> Iterator[Sample]:
         yield from super().collect()
-        yield from self._windows.collect()
+        yield from self.windows.collect()
         yield from self._learning.collect()
 
     def problems(self) -> Iterator[str]:
-        yield from self._attaching.problems()
+        yield from self.attaching.problems()
         yield from super().problems()
-        if self._peers.problem:
-            yield self._peers.problem
+        if self.peers.problem:
+            yield self.peers.problem
 
     def close(self) -> None:
-        self._node.posted.follow(None)
-        self._windows.close()
+        self.node.posted.follow(None)
+        self.windows.close()
         self._learning.close()
         self._rehearsal.close()
         super().close()
 
     def _samples(self) -> Iterator[Sample]:
-        self._peers.refresh()
-        processes = self._ledger.processes()
+        self.peers.refresh()
+        processes = self.ledger.processes()
         self._peer_labels.turn()
         for process in processes:
             yield from samples(process, self._timed, self._peer_labels)
         yield from self._busiest.samples(processes, self._peer_labels)
         controls = [(process, process.activity.control) for process in processes]
-        yield from control_samples.samples(controls, self._peers)
-        yield from control_samples.gids(controls, self._peers)
+        yield from control_samples.samples(controls, self.peers)
+        yield from control_samples.gids(controls, self.peers)
 
     def _samples_of(self, process: Process[Activity]) -> Iterator[Sample]:
         yield from samples(process, self._timed, self._peer_labels)
-        yield from control_samples.samples([(process, process.activity.control)], self._peers)
+        yield from control_samples.samples([(process, process.activity.control)], self.peers)
 
     def _posted(self) -> PostedBytes | None:
         """Return what was posted until now. Called from other threads, one at a time."""
-        self._peers.refresh()
-        processes = self._ledger.processes()
-        counts = {key: sent for process in processes for key, sent in bytes_by_port(process, self._peers).items()}
-        return self._sums.see(counts, self._missed())
+        self.peers.refresh()
+        processes = self.ledger.processes()
+        counts = {key: sent for process in processes for key, sent in bytes_by_port(process, self.peers).items()}
+        return self._sums.see(counts, self.missed())
 
-    def _missed(self) -> tuple[int, ...] | None:
+    def missed(self) -> tuple[int, ...] | None:
         """Return counts of posts that were missed so far; None while they are not known."""
-        unprobed = any(not state.attached for state in self._probes.states() if state.symbol in POSTING)
-        if unprobed or any(self._attaching.problems()) or not self._node.targets.scanned.is_set():
+        unprobed = any(not state.attached for state in self.probes.states() if state.symbol in POSTING)
+        if unprobed or any(self.attaching.problems()) or not self.node.targets.scanned.is_set():
             return None
-        if self._watch and self._watch.throttled:
+        if self.watch and self.watch.throttled:
             return None
-        counted = self._object.globals()
-        return *(counted[name] for name in _MISSED), self._watch.throttles if self._watch else 0
+        counted = self.object.globals()
+        return *(counted[name] for name in _MISSED), self.watch.throttles if self.watch else 0
 
-    def _entries(self) -> dict[str, int]:
-        queue_pairs = self._node.settings["queue-pairs"]
+    def entries(self) -> dict[str, int]:
+        queue_pairs = self.node.settings["queue-pairs"]
         rows = max(_LEAST_ROWS, 4 * queue_pairs)
         followed = {"queues": queue_pairs, "receives": queue_pairs, "extended_posts": rows // 2}
         return followed | {"calls": rows, "posted": rows}
 
-    def _constants(self) -> dict[str, int]:
-        settings, costs = self._node.settings, self._node.trial.costs
+    def constants(self) -> dict[str, int]:
+        settings, costs = self.node.settings, self.node.trial.costs
         length, interval = settings["poll-window-seconds"], settings["poll-interval-seconds"]
         hit = costs.of("stepped", returns=True) if costs else None
         return {
@@ -251,29 +251,29 @@ class Verbs(ProbeCollector[Activity]):
         }
 
     def _may_poll(self, library: Library) -> bool:
-        users: Collection[Protection] = self._attaching.users(library)
-        return bool(users) and self._node.trial.returns_allowed(users)[0]
+        users: Collection[Protection] = self.attaching.users(library)
+        return bool(users) and self.node.trial.returns_allowed(users)[0]
 
     def _before_window(self) -> None:
-        self._attaching.retry()
+        self.attaching.retry()
 
-    def _receive(self, record: VerbsSpan) -> None:
-        span = span_of(record, self._peers, self._node.clock, self._node.processes.labels(record.tgid))
+    def receive(self, record: VerbsSpan) -> None:
+        span = span_of(record, self.peers, self.node.clock, self.node.processes.labels(record.tgid))
         moved_ns = record.end_ns if record.received else record.begin_ns  # a receive is posted long before
-        self._node.spans(replace(span, links=self._node.collectives.links(record.tgid, moved_ns)))
+        self.node.spans(replace(span, links=self.node.collectives.links(record.tgid, moved_ns)))
 
     def _learn(self, record: LiveContext) -> None:
-        self._attaching.learn(record.tgid, learning.of_context(record.functions))
+        self.attaching.learn(record.tgid, learning.of_context(record.functions))
 
     def _learn_extended(self, record: LearnedObject) -> None:
-        self._attaching.learn_extended(record.tgid, learning.of_object(record.calls, record.of_cq))
+        self.attaching.learn_extended(record.tgid, learning.of_object(record.calls, record.of_cq))
 
     def _hits(self) -> Mapping[str, int]:
-        return {HITS[key]: count for key, count in self._object.maps["hits"].items()}
+        return {HITS[key]: count for key, count in self.object.maps["hits"].items()}
 
     def _losses(self) -> Iterator[Sample]:
         yield from super()._losses()
-        counted = self._object.globals()
+        counted = self.object.globals()
         yield SPANS_DROPPED.sample(counted["verbs_spans_limited"], {"reason": "verbs_rate_limit"})
         yield metrics.UNMATCHED.sample(counted["completions_unmatched"])
         for what in ("requests", "bytes", "completions", "failures"):

@@ -41,7 +41,7 @@ class Xid:
     name = "xid"
 
     def __init__(self, node: Node) -> None:
-        self._node = node
+        self.node = node
         self._directory = Directory(node.gpus.snapshot)
         self._counts = DriverCounts(self._directory.labels)
         self._duplicates = Duplicates()
@@ -58,24 +58,24 @@ class Xid:
         try:
             self._kernel_log.start()
         except Unavailable:
-            if self._node.gpus.snapshot().state == "absent":
+            if self.node.gpus.snapshot().state == "absent":
                 raise
         self._named_by = time.monotonic() + _NAMING_SECONDS
         self._spans.start()
-        self._node.gpus.listen(self._event)
+        self.node.gpus.listen(self._event)
 
     def collect(self) -> Iterator[Sample]:
         self._directory.refresh()
         for report, wall_time in self._duplicates.due(time.time()):
-            self._node.faults.add(report.fault(wall_time, False))
+            self.node.faults.add(report.fault(wall_time, False))
             self._count(report, wall_time, "nvml", "", f"{report.device} {report.code} {wall_time}")
-        if self._node.gpus.snapshot().state != "starting" or time.monotonic() >= self._named_by:
+        if self.node.gpus.snapshot().state != "starting" or time.monotonic() >= self._named_by:
             yield from self._counts.samples()
         yield from self._dropped.samples()
         yield events.EVENTS_LOST.sample(self._kernel_log.lost, {"stream": "kmsg"})
         yield events.EVENTS_LOST.sample(self._duplicates.dropped, {"stream": "nvml_xids"})
         yield metrics.SOURCE.sample(int(not any(self.problems())), {"source": "kmsg"})
-        yield metrics.SOURCE.sample(int(self._node.gpus.snapshot().state == "running"), {"source": "nvml"})
+        yield metrics.SOURCE.sample(int(self.node.gpus.snapshot().state == "running"), {"source": "nvml"})
 
     def problems(self) -> Iterator[str]:
         """Yields the reason why the kernel log is not read, for the landing page; nothing while the log is read."""
@@ -83,7 +83,7 @@ class Xid:
             yield problem
 
     def close(self) -> None:
-        self._node.gpus.unlisten(self._event)
+        self.node.gpus.unlisten(self._event)
         self._kernel_log.close()
         self._spans.close()
 

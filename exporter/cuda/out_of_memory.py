@@ -50,9 +50,9 @@ class OutOfMemory:
         labels_of: Callable[[int, int], Labels],
         memory: Mapping[int, str],
     ) -> None:
-        self._profiles, self._inuse, self._stack_of = profiles, inuse, stack_of
+        self._profiles, self.inuse, self._stack_of = profiles, inuse, stack_of
         self._labels_of, self._memory = labels_of, memory
-        self._busy = threading.Lock()
+        self.busy = threading.Lock()
         self._last: dict[int, float] = {}
 
     def failed(self, record: Failure) -> None:
@@ -60,7 +60,7 @@ class OutOfMemory:
         kind, now = self._memory.get(record.memory, ""), time.monotonic()
         if kind == HOST or now - self._last.get(record.tgid, -SECONDS) < SECONDS:
             return
-        if not self._busy.acquire(blocking=False):
+        if not self.busy.acquire(blocking=False):
             log.warning("process %d is out of GPU memory while another profile is frozen: none is kept", record.tgid)
             return
         if len(self._last) >= MOST_PIDS:
@@ -74,7 +74,7 @@ class OutOfMemory:
 
     def _freeze(self, request: FailedAllocation, number: int, time_ns: int) -> None:
         try:
-            profile = self._inuse()
+            profile = self.inuse()
             request = replace(request, stack=self._stack_of(number))
             frozen = self._profiles.frozen.freeze(self._of_gpu(profile, request, time_ns), request, time_ns)
             log.warning(
@@ -87,7 +87,7 @@ class OutOfMemory:
         except Exception:
             log.exception("the profile of a failed allocation could not be kept")
         finally:
-            self._busy.release()
+            self.busy.release()
 
     def _of_gpu(self, profile: Profile, request: FailedAllocation, time_ns: int) -> Profile:
         """Return what was in use on the GPU of a request; on all where the request's is not known."""

@@ -74,7 +74,7 @@ class Profiling:
         settings = node.settings
         self._node = node
         self._layer = cuda.types.enum("layer")[f"layer_{layer}"]
-        self._capture = Capture(
+        self.capture = Capture(
             node,
             cuda,
             layer,
@@ -83,9 +83,9 @@ class Profiling:
             settings["profile-allocators"],
         )
         names = Names.of(cuda.types).memory
-        self._source = CudaProfiles(self._capture, cuda.maps["live"], cuda.types, layer, labels_of, lambda: "", read)
+        self._source = CudaProfiles(self.capture, cuda.maps["live"], cuda.types, layer, labels_of, lambda: "", read)
         self._out_of_memory = OutOfMemory(
-            node.stack_profiles, self._source.inuse, self._capture.stack_of, labels_of, names
+            node.stack_profiles, self._source.inuse, self.capture.stack_of, labels_of, names
         )
         self._standing = StandingCalls(cuda.maps)
         self._hangs = self._watch(settings["hang-stacks-seconds"])
@@ -93,7 +93,7 @@ class Profiling:
     def _watch(self, seconds: float) -> HangWatch | None:
         if not seconds:
             return None
-        node, capture = self._node, self._capture
+        node, capture = self._node, self.capture
         return HangWatch(
             seconds,
             node.stack_profiles,
@@ -106,10 +106,10 @@ class Profiling:
 
     def start(self) -> None:
         """Take stacks from now on, of libraries as discovery finds them."""
-        self._capture.start()
-        self._node.targets.want(self._capture.probes)
-        if self._capture.blocks:
-            self._node.targets.want(self._capture.blocks.probes)
+        self.capture.start()
+        self._node.targets.want(self.capture.probes)
+        if self.capture.blocks:
+            self._node.targets.want(self.capture.blocks.probes)
         self._node.stack_profiles.publish(self._source)
         self._node.stack_profiles.standing.add("cuda", self._standing.look)
         if self._hangs:
@@ -122,11 +122,11 @@ class Profiling:
         if record.failed:
             self._out_of_memory.failed(record)
         else:
-            self._capture.ledger.allocated(record.tgid, record.memory, record.device, record.bytes, record.stack)
+            self.capture.ledger.allocated(record.tgid, record.memory, record.device, record.bytes, record.stack)
 
     def collect(self) -> Iterator[Sample]:
         """Yield the metrics about stacks."""
-        yield from self._capture.collect()
+        yield from self.capture.collect()
         if self._hangs:
             yield from self._hangs.collect()
 
@@ -136,4 +136,4 @@ class Profiling:
         if self._hangs:
             self._hangs.close()
         self._node.stack_profiles.withdraw(self._source)
-        self._capture.close()
+        self.capture.close()

@@ -47,7 +47,7 @@ class Attacher:
         self._patterns = {uprobe.symbol: uprobe.library for uprobe in definition.uprobes}
         self._lock = threading.RLock()
         self._known: dict[int, _Known] = {}  # by id() of the library: its (dev, ino) may be used again
-        self._programs: Programs | None = None
+        self.programs: Programs | None = None
         self._probes: Probes | None = None
         self._before: dict[str, tuple[int, int]] = {}
 
@@ -87,7 +87,7 @@ class Attacher:
     def use(self, programs: Programs) -> None:
         """Attach the worker's programs to all known libraries."""
         with self._lock:
-            self._programs = programs
+            self.programs = programs
             self._probes = Probes(
                 f"custom_{self._definition.name}",
                 programs,
@@ -106,10 +106,10 @@ class Attacher:
         with self._lock:
             for known in self._known.values():
                 _unhook(known)
-            if self._programs:
+            if self.programs:
                 self._before = self._runs()
-                self._programs.close()
-            self._programs = self._probes = None
+                self.programs.close()
+            self.programs = self._probes = None
 
     def states(self) -> list[State]:
         """Return the state of each probe point in each library."""
@@ -140,8 +140,8 @@ class Attacher:
     def _hook(self, known: _Known) -> None:
         if self._probes is None:
             return
-        if self._programs and usdt.wanted(self._definition, known.library):
-            known.usdt = UsdtProbes(self._definition, known.library, self._programs)
+        if self.programs and usdt.wanted(self._definition, known.library):
+            known.usdt = UsdtProbes(self._definition, known.library, self.programs)
         known.link = self._probes.attach(known.library)
         for pid, from_first_call in known.users.items():
             self._probes.process_started(pid, known.library, from_first_call)
@@ -167,7 +167,7 @@ class Attacher:
     def _runs(self) -> dict[str, tuple[int, int]]:
         """Return nanoseconds and runs of each program, those of earlier workers included."""
         runs = dict(self._before)
-        for name, program in (self._programs.programs if self._programs else {}).items():
+        for name, program in (self.programs.programs if self.programs else {}).items():
             nanoseconds, count = program.stats()
             before_nanoseconds, before = self._before.get(name, (0, 0))
             runs[name] = (before_nanoseconds + nanoseconds, before + count)

@@ -44,7 +44,7 @@ class Watch:
         cap: Callable[[], float] = lambda: inf,
         tick: Callable[[], None] = lambda: None,
     ) -> None:
-        self.subject, self._bound, self._clock, self._chance, self._rest = subject, bound, clock, chance, rest
+        self.subject, self._bound, self._clock, self._chance, self.rest = subject, bound, clock, chance, rest
         self._cap, self._tick = cap, tick
         self.estimates = Estimates()
         self._files: dict[int, File] = {}
@@ -138,7 +138,7 @@ class Watch:
     def _tallies(self, pids: Collection[int]) -> Mapping[int, Tally]:
         """Return what these processes did, with what probes of all collectors took."""
         found = dict(self.subject.tallies(pids))
-        for subject, rest in self._rest(self.subject, pids):
+        for subject, rest in self.rest(self.subject, pids):
             for pid in found.keys() & rest.keys():
                 it, its = found[pid], rest[pid]
                 yielding = its.cost if subject.rank < self.subject.rank else 0.0
@@ -189,24 +189,22 @@ class Governor:
     ) -> None:
         self._max_ratio, self._clock, self._chance, self._tick = max_ratio, clock, chance, tick
         self._lock = threading.Lock()
-        self._watched: list[Watch] = []
+        self.watched: list[Watch] = []
         self._payers: list[Payer] = []
-        self._node, self._node_due = NodeBudget(max_cores, clock), clock()
+        self.node, self._node_due = NodeBudget(max_cores, clock), clock()
         self._wake = threading.Event()
-        self._thread: threading.Thread | None = None
+        self.thread: threading.Thread | None = None
 
     def watch(self, subject: Subject) -> Watch | None:
         """Return the watch of a collector, None where no bound is set."""
         if not self._max_ratio:
             return None
-        watch = Watch(
-            subject, self._max_ratio, self._clock, self._chance, self._rest, lambda: self._node.cap, self._tick
-        )
+        watch = Watch(subject, self._max_ratio, self._clock, self._chance, self.rest, lambda: self.node.cap, self._tick)
         with self._lock:
-            self._watched.append(watch)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="governor", daemon=True)
-                self._thread.start()
+            self.watched.append(watch)
+            if self.thread is None:
+                self.thread = threading.Thread(target=self._run, name="governor", daemon=True)
+                self.thread.start()
         return watch
 
     def charge(self, payer: Payer) -> None:
@@ -217,48 +215,48 @@ class Governor:
     def leave(self, watch: Watch | None, payer: Payer | None = None) -> None:
         """Watch and charge a collector no more. Waits for a step that is being done."""
         with self._lock:
-            self._watched = [it for it in self._watched if it is not watch]
+            self.watched = [it for it in self.watched if it is not watch]
             self._payers = [it for it in self._payers if it is not payer]
         self._wake.set()
 
     def collect(self) -> Iterator[Sample]:
         """Yield what is used of the node's bound, once that is known."""
-        if (used := self._node.used) is not None:
+        if (used := self.node.used) is not None:
             yield metrics.NODE_USED.sample(used)
 
     def _run(self) -> None:
-        while (due := self._step()) is not None:
+        while (due := self.step()) is not None:
             self._wake.wait(min(LOOK_SECONDS, max(0.0, due - self._clock())))
             self._wake.clear()
 
-    def _step(self) -> float | None:
+    def step(self) -> float | None:
         """Do what is due. Return the time of the next step, None when nothing is watched."""
         with self._lock:
-            if not self._watched:
-                self._thread = None
+            if not self.watched:
+                self.thread = None
                 return None
             self._look()
-            return min(map(self._step_of, self._watched))
+            return min(map(self._step_of, self.watched))
 
     def _look(self) -> None:
         """Compare the cost of all probes with the node's bound: each second, or each cycle where that is not near."""
-        now, node = self._clock(), self._node
+        now, node = self._clock(), self.node
         if not node.cores or now < self._node_due:
             return
         near = node.used is None or (node.used > _NEAR and node.cap == inf)
         self._node_due = now + (LOOK_SECONDS if near else CYCLE_SECONDS)
         try:
             spent = [it.spent() for it in self._payers]
-            bounded = [it.subject.sampled_cost() or 0.0 for it in self._watched]
+            bounded = [it.subject.sampled_cost() or 0.0 for it in self.watched]
             known = [it for it in spent if it is not None]
-            rates = [rate for it in self._watched for rate in it.rates()]
+            rates = [rate for it in self.watched for rate in it.rates()]
             node.look(sum(known) if len(known) == len(spent) else None, sum(bounded), rates)
         except Exception:
             log.exception("the cost of the probes of the node cannot be bounded; tried again")
 
-    def _rest(self, subject: Subject, pids: Collection[int]) -> Iterator[tuple[Subject | Payer, Mapping[int, Tally]]]:
+    def rest(self, subject: Subject, pids: Collection[int]) -> Iterator[tuple[Subject | Payer, Mapping[int, Tally]]]:
         """Yield what other collectors have of these processes. Called by steps, which hold the lock."""
-        for watch in self._watched:
+        for watch in self.watched:
             if watch.subject is not subject:
                 yield watch.subject, watch.subject.tallies(pids)
         for payer in self._payers:

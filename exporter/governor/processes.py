@@ -10,7 +10,7 @@ _CPU_CLOCK = 2
 """CPUCLOCK_SCHED: the kernel's number of a process's CPU clock is made of it and of the pid."""
 _COARSE_CLOCK = 6
 """CLOCK_MONOTONIC_COARSE, which goes on with each tick of the scheduler."""
-_LONGEST_TICK, _PAUSE = 0.02, 0.0002
+LONGEST_TICK, _PAUSE = 0.02, 0.0002
 
 
 def cpu_seconds(pid: int) -> float:
@@ -32,6 +32,6 @@ def cpu_times(pids: Collection[int], cpu: Callable[[int], float] = cpu_seconds) 
 
 def wait_for_tick() -> None:
     """Return just after a tick, when the CPU times of all processes have been brought up to date."""
-    before, end = time.clock_gettime(_COARSE_CLOCK), time.monotonic() + _LONGEST_TICK
+    before, end = time.clock_gettime(_COARSE_CLOCK), time.monotonic() + LONGEST_TICK
     while time.clock_gettime(_COARSE_CLOCK) == before and time.monotonic() < end:
         time.sleep(_PAUSE)

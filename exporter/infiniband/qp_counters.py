@@ -21,10 +21,10 @@ MOST_COUNTERS = 4096
 
 _GET_DEVICES, _SET, _GET = 1, 16, 17
 _DEVICE_INDEX, _DEVICE_NAME, _PORT = 1, 2, 3
-_QP, _QP_TYPE, _PID = 19, 26, 28
-_MODE, _RESOURCE, _MASK = 74, 75, 76
-_COUNTERS, _COUNTER = 77, 78
-_VALUES, _VALUE, _NAME, _NUMBER = 80, 81, 82, 83
+QP, QP_TYPE, PID = 19, 26, 28
+MODE, RESOURCE, MASK = 74, 75, 76
+COUNTERS, COUNTER = 77, 78
+VALUES, VALUE, NAME, NUMBER = 80, 81, 82, 83
 _NONE, _AUTO = 0, 1
 _TYPES = {2: "RC", 3: "UC", 4: "UD", 8: "RAW_PACKET", 9: "XRC_INI", 10: "XRC_TGT", 255: "DRIVER"}
 """enum ib_qp_type."""
@@ -65,7 +65,7 @@ class QpCounters:
                     self._switch_on(connection, port, indexes[port[0]])
             found: list[QpCounts] = []
             for device in sorted({device for device, _ in ports} & indexes.keys()):
-                body = nldev.pack(_DEVICE_INDEX, indexes[device]) + nldev.pack(_RESOURCE, _QP)
+                body = nldev.pack(_DEVICE_INDEX, indexes[device]) + nldev.pack(RESOURCE, QP)
                 for answer in nldev.dump(connection, _GET, body):
                     found += (counts for counts in _read(answer, device) if (device, counts.port) in ports)
         return found[:MOST_COUNTERS]
@@ -77,8 +77,8 @@ class QpCounters:
         try:
             with closing(self._connect()) as connection:
                 for (_, port), index in self._ports.items():
-                    request = _request(index, port) + nldev.pack(_MODE, _AUTO)
-                    nldev.request(connection, _SET, request + nldev.pack(_MASK, 0))
+                    request = _request(index, port) + nldev.pack(MODE, _AUTO)
+                    nldev.request(connection, _SET, request + nldev.pack(MASK, 0))
         except OSError as error:
             log.warning("counters of queue pairs stay on: %s; see rdma statistic qp mode", error.strerror or error)
         self._ports.clear()
@@ -86,10 +86,10 @@ class QpCounters:
     def _switch_on(self, connection: nldev.Socket, port: tuple[str, int], index: int) -> None:
         request = _request(index, port[1])
         try:
-            [state] = nldev.request(connection, _GET, request + nldev.pack(_MODE, _NONE)) or [{}]
-            if nldev.number(state, _MODE) not in (None, _NONE):
+            [state] = nldev.request(connection, _GET, request + nldev.pack(MODE, _NONE)) or [{}]
+            if nldev.number(state, MODE) not in (None, _NONE):
                 raise OSError(errno.EBUSY, "another program has switched them on; its counters are shown")
-            nldev.request(connection, _SET, request + nldev.pack(_MODE, _AUTO) + nldev.pack(_MASK, self._mask))
+            nldev.request(connection, _SET, request + nldev.pack(MODE, _AUTO) + nldev.pack(MASK, self._mask))
             self._ports[port] = index
         except OSError as error:
             self._refused.add(port)
@@ -97,7 +97,7 @@ class QpCounters:
 
 
 def _request(index: int, port: int) -> bytes:
-    return nldev.pack(_DEVICE_INDEX, index) + nldev.pack(_PORT, port) + nldev.pack(_RESOURCE, _QP)
+    return nldev.pack(_DEVICE_INDEX, index) + nldev.pack(_PORT, port) + nldev.pack(RESOURCE, QP)
 
 
 def _indexes(connection: nldev.Socket) -> dict[str, int]:
@@ -111,25 +111,25 @@ def _indexes(connection: nldev.Socket) -> dict[str, int]:
 
 
 def _read(answer: nldev.Attributes, device: str) -> Iterator[QpCounts]:
-    for kind, entry in nldev.unpack(answer.get(_COUNTERS, b"")):
-        if kind != _COUNTER:
+    for kind, entry in nldev.unpack(answer.get(COUNTERS, b"")):
+        if kind != COUNTER:
             continue
         fields = dict(nldev.unpack(entry))
-        qp_type = nldev.number(fields, _QP_TYPE)
+        qp_type = nldev.number(fields, QP_TYPE)
         yield QpCounts(
             device,
             nldev.number(fields, _PORT) or 0,
-            nldev.number(fields, _PID) or 0,
+            nldev.number(fields, PID) or 0,
             "" if qp_type is None else _TYPES.get(qp_type, str(qp_type)),
-            dict(_values(fields.get(_VALUES, b""))),
+            dict(_values(fields.get(VALUES, b""))),
         )
 
 
 def _values(entries: bytes) -> Iterator[tuple[str, int]]:
     for kind, entry in nldev.unpack(entries):
         fields = dict(nldev.unpack(entry))
-        if kind == _VALUE and _NAME in fields and _NUMBER in fields:
-            yield _text(fields[_NAME]), int.from_bytes(fields[_NUMBER], sys.byteorder)
+        if kind == VALUE and NAME in fields and NUMBER in fields:
+            yield _text(fields[NAME]), int.from_bytes(fields[NUMBER], sys.byteorder)
 
 
 def _text(data: bytes) -> str:

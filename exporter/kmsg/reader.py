@@ -23,10 +23,10 @@ LONGEST = 8192
 """Largest size of a line in bytes; no record of the kernel is longer (PRINTKRB_RECORD_MAX is 1024, escaped and with its
 keys).
 """
-_REPLAY_SECONDS = 5.0
+REPLAY_SECONDS = 5.0
 _GATHER_MS = 20
 _POLL_FILE_MS = 200
-_RESTRICTED = Path("/proc/sys/kernel/dmesg_restrict")
+RESTRICTED = Path("/proc/sys/kernel/dmesg_restrict")
 
 log = logging.getLogger(__name__)
 
@@ -173,7 +173,7 @@ class Reader:
             self._partial, self._skipping = b"", True
 
     def _deliver(self, line: bytes) -> None:
-        if not self.caught_up.is_set() and time.monotonic() - self._started > _REPLAY_SECONDS:
+        if not self.caught_up.is_set() and time.monotonic() - self._started > REPLAY_SECONDS:
             self.caught_up.set()
         try:
             self._receive(parse(line, not self.caught_up.is_set()))
@@ -198,6 +198,6 @@ def _sequence(data: bytes) -> int:
 
 def _restricted() -> bool:
     try:
-        return _RESTRICTED.read_text().strip() == "1"
+        return RESTRICTED.read_text().strip() == "1"
     except OSError:
         return False

@@ -47,7 +47,7 @@ class Layouts:
 
         Raises OSError when the library cannot be read at present: then its layout is not known to be unknown.
         """
-        layout = _read(library)
+        layout = read(library)
         if layout is None:
             return None
         with self._lock:
@@ -76,7 +76,7 @@ class Layouts:
         return self._numbers.pop(layout)
 
 
-def _read(library: Library) -> Layout | None:
+def read(library: Library) -> Layout | None:
     try:
         layout = _try(library, ATTEMPTS)
     except (TooLong, ValueError) as error:  # as it would be the next time

@@ -20,17 +20,17 @@ class SlowCalls:
 
     def __init__(self, threshold_s: float) -> None:
         self._threshold_ns = threshold_s * 1e9
-        self._medians: OrderedDict[tuple[int, int], tuple[int, float]] = OrderedDict()
+        self.medians: OrderedDict[tuple[int, int], tuple[int, float]] = OrderedDict()
 
     def slow(self, record: NcclSpan) -> bool:
         """Return whether this call was slow, compared with the calls before it."""
         took = record.end_ns - record.start_ns
         key = (record.tgid, record.kind)
-        seen, median = self._medians.get(key, (0, float(took)))
+        seen, median = self.medians.get(key, (0, float(took)))
         slow = took >= self._threshold_ns or (seen >= _LEARN and took > max(LEAST_NS, TIMES * median))
         median *= _STEP if took > median else 1 / _STEP  # half the calls push it up: it settles at the median
-        self._medians[key] = min(seen + 1, _LEARN), max(1.0, median)
-        self._medians.move_to_end(key)
-        while len(self._medians) > MOST_REMEMBERED:
-            self._medians.popitem(last=False)
+        self.medians[key] = min(seen + 1, _LEARN), max(1.0, median)
+        self.medians.move_to_end(key)
+        while len(self.medians) > MOST_REMEMBERED:
+            self.medians.popitem(last=False)
         return slow

@@ -70,8 +70,8 @@ class Traces:
 
     def __init__(self, cluster: str = "") -> None:
         self._cluster, self._salt = cluster, secrets.token_hex(8)
-        self._lives: OrderedDict[tuple[int, int, int, int], _Life] = OrderedDict()
-        self._groups: OrderedDict[tuple[int, int], tuple[int, SpanContext]] = OrderedDict()
+        self.lives: OrderedDict[tuple[int, int, int, int], _Life] = OrderedDict()
+        self.groups: OrderedDict[tuple[int, int], tuple[int, SpanContext]] = OrderedDict()
 
     def context(self, record: NcclSpan, kinds: Kinds) -> SpanContext:
         """Return the context of one call: a record of `nccl_spans` in bpf/nccl/nccl.bpf.c."""
@@ -115,10 +115,10 @@ class Traces:
     def _reused(self, record: NcclSpan) -> bool:
         """Return whether the process had another communicator of this hash, so that numbers begin at 1 again."""
         key = (record.tgid, record.who.hash, record.who.rank, record.who.nranks)
-        life = self._lives.setdefault(key, _Life(record.communicator, record.origin))
-        self._lives.move_to_end(key)
-        while len(self._lives) > MOST_REMEMBERED:
-            self._lives.popitem(last=False)
+        life = self.lives.setdefault(key, _Life(record.communicator, record.origin))
+        self.lives.move_to_end(key)
+        while len(self.lives) > MOST_REMEMBERED:
+            self.lives.popitem(last=False)
         if not record.communicator:  # it has ended
             return life.reused
         if not life.since_ns:
@@ -134,17 +134,17 @@ class Traces:
         A group is sampled when its first call is, since the last half of their trace ids is the same.
         """
         thread = (record.tgid, record.tid)
-        begun, context = self._groups.get(thread, (0, None))
+        begun, context = self.groups.get(thread, (0, None))
         if context is None or begun != record.group_ns:
             own = _digest(_GROUP, 16, self._salt, *thread, record.group_ns)
             context = SpanContext(own[:16] + sampled_as[16:], own[16:], not_shared=NotShared.OWN)
         if record.depth:
-            self._groups[thread] = record.group_ns, context
-            self._groups.move_to_end(thread)
-            while len(self._groups) > MOST_REMEMBERED:
-                self._groups.popitem(last=False)
+            self.groups[thread] = record.group_ns, context
+            self.groups.move_to_end(thread)
+            while len(self.groups) > MOST_REMEMBERED:
+                self.groups.popitem(last=False)
         else:
-            self._groups.pop(thread, None)
+            self.groups.pop(thread, None)
         return context
 
 

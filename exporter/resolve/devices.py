@@ -32,7 +32,7 @@ def names(proc: Path, pid: int) -> list[str]:
     finally:
         os.close(root)
     try:
-        if (kind := _file_system(proc, pid, folder)) not in _IN_MEMORY:
+        if (kind := file_system(proc, pid, folder)) not in _IN_MEMORY:
             raise PermissionError(f"/dev of process {pid} is of file system {kind or 'unknown'}, which is not read")
         return _listed(folder)
     finally:
@@ -49,7 +49,7 @@ def _open_in(root: int, name: bytes, flags: int) -> int:
     return found
 
 
-def _file_system(proc: Path, pid: int, folder: int) -> str:
+def file_system(proc: Path, pid: int, folder: int) -> str:
     """Return the type of the file system of a folder, from the process's mounts: statfs() might never return."""
     for line in Path(f"/proc/self/fdinfo/{folder}").read_text().splitlines():
         name, _, mount = line.partition(":")

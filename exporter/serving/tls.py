@@ -36,7 +36,7 @@ has its return.
 """
 _REPORTS_SIZE = "_ex"
 """The end of the names of functions that write the number of bytes to their fourth argument: their cookie is 1."""
-_MOST = process_links.MOST
+MOST = process_links.MOST
 """Processes of one library with links of their own; beyond these its functions are probed in every process."""
 
 ALL = 0
@@ -81,25 +81,25 @@ class Tls:
         each: bool | None = None,
     ) -> None:
         self._programs, self._follows, self._allowed, self._proc = programs, follows, allowed, proc
-        self._each = process_links.supported() if each is None else each
+        self.each = process_links.supported() if each is None else each
         self._lock = threading.Lock()
-        self._used: dict[int, _Used] = {}  # by id() of the library: its (dev, ino) may be used again
+        self.used: dict[int, _Used] = {}  # by id() of the library: its (dev, ino) may be used again
 
     def attach(self, library: Library) -> Link:
         """Take note of a library. Close the result to detach."""
         with self._lock:
-            self._used[id(library)] = _Used(library)
+            self.used[id(library)] = _Used(library)
         return Link(lambda: self._release(library))
 
     def process_started(self, pid: int, library: Library, from_first_call: bool) -> None:
         with self._lock:
-            if used := self._used.get(id(library)):
+            if used := self.used.get(id(library)):
                 used.users[pid] = protection(self._proc, pid)
                 self._review(used)
 
     def processes_ended(self, pids: Collection[int]) -> None:
         with self._lock:
-            for used in self._used.values():
+            for used in self.used.values():
                 if [pid for pid in pids if used.users.pop(pid, self) is not self]:
                     self._review(used)
 
@@ -108,7 +108,7 @@ class Tls:
     def followed(self) -> None:
         """Probe the processes that are followed since the last look."""
         with self._lock:
-            for used in self._used.values():
+            for used in self.used.values():
                 self._review(used)
 
     def collect(self) -> Iterator[Sample]:
@@ -118,8 +118,8 @@ class Tls:
         """
         attached: dict[tuple[str, str, str], bool] = {}
         with self._lock:
-            called = names(used.library for used in self._used.values())
-            for used in self._used.values():
+            called = names(used.library for used in self.used.values())
+            for used in self.used.values():
                 for symbol, place in used.places.found.items() if used.places else ():
                     key = symbol, called[id(used.library)], place.kind
                     attached[key] = attached.get(key, True) and not used.problem
@@ -130,13 +130,13 @@ class Tls:
     def problems(self) -> Iterator[str]:
         """Yield what is not probed, and why."""
         with self._lock:
-            for used in self._used.values():
+            for used in self.used.values():
                 if used.problem:
                     yield f"OpenSSL in {used.library.path}: {used.problem}"
 
     def _release(self, library: Library) -> None:
         with self._lock:
-            used = self._used.pop(id(library), None)
+            used = self.used.pop(id(library), None)
             if used:
                 for key in [*used.links]:
                     self._detach(used, key)
@@ -145,7 +145,7 @@ class Tls:
         """Attach to the processes that are followed, or in every one, and detach from others."""
         wanted = {pid for pid, protected in used.users.items() if protected and self._follows(pid)}
         used.problem = ""
-        if not self._each or len(wanted) > _MOST:
+        if not self.each or len(wanted) > MOST:
             users = [protected for protected in used.users.values() if protected]
             wanted = {ALL} if wanted and self._may_return(used, users) else set()
         for key in wanted - used.links.keys():

@@ -56,7 +56,7 @@ class Blocks:
     """Probes the function, and reads the tables that its program fills. `programs` is the object of bpf/stacks/."""
 
     def __init__(self, node: Node, programs: Object) -> None:
-        self._object = programs
+        self.object = programs
         self.probes = Probes(
             "allocators",
             programs,
@@ -70,12 +70,12 @@ class Blocks:
     def read(self) -> Mapping[int, GivenOut]:
         """Return what is given out now, by pid; of processes with an allocator that has reported a block."""
         found: dict[int, GivenOut] = {}
-        for key, row in self._object.maps["allocators"].items():
+        for key, row in self.object.maps["allocators"].items():
             of = found.setdefault(key.tgid, GivenOut())
             of.reserved[key.device] = row.reserved
             if (unknown := row.allocated - max(row.tracked, 0)) > 0:
                 of.unknown[key.device] = unknown
-        for pid, address, size, number in self._object.maps["blocks"].rows(("tgid", "address"), ("bytes", "stack")):
+        for pid, address, size, number in self.object.maps["blocks"].rows(("tgid", "address"), ("bytes", "stack")):
             if pid in found:
                 found[pid].blocks.append(Block(address, size, number))
         return found
@@ -87,9 +87,9 @@ class Blocks:
 
     def processes_ended(self, pids: Collection[int]) -> None:
         """Forget the blocks of these processes."""
-        reported = {key.tgid for key, _ in self._object.maps["allocators"].items()}
+        reported = {key.tgid for key, _ in self.object.maps["allocators"].items()}
         if with_rows := reported.intersection(pids):
-            forget(self._object, with_rows)
+            forget(self.object, with_rows)
 
     def processes_replaced(self, pids: Collection[int]) -> None:
         """Forget what these processes ran before."""

@@ -56,10 +56,10 @@ class Capture:
         self, node: Node, cuda: Object, layer: str, share: float, every: int, allocators: bool = False
     ) -> None:
         """Load the programs. Raises Unavailable where the node lacks what they need, BpfError for other failures."""
-        self._node, self.every = node, every
+        self.node, self.every = node, every
         self.ledger = StackLedger()
         try:
-            self._object = Object(
+            self.object = Object(
                 object_path("stacks"),
                 constants={"launches_every": max(every, 1), "blocks_most": ROWS},
                 entries={"blocks": ROWS, "stacks": BYTES_OF_STACKS} if allocators else {"blocks": 1},
@@ -67,20 +67,20 @@ class Capture:
             )
         except BpfError as error:
             raise not_started("the programs that take stacks cannot be loaded", error) from error
-        cuda.maps["launch_stacks"].set(_ONLY, self._object.programs["on_some_launches"].fd)
-        self._row = self._object.types.struct("interpreter")
+        cuda.maps["launch_stacks"].set(_ONLY, self.object.programs["on_some_launches"].fd)
+        self._row = self.object.types.struct("interpreter")
         layers = cuda.types.enum("layer")
         hooks = {it.name: self._hooks(api, it, layers) for api, it in enumerate(FUNCTIONS, 1) if it.layer == layer}
         self.probes = Probes(
             "stacks",
-            self._object,
+            self.object,
             {name: found for name, found in hooks.items() if found},
             hits=dict,
             protection=partial(protection, node.proc),
             returns_allowed=lambda _: (True, ""),
             listener=self,
         )
-        self.blocks = Blocks(node, self._object) if allocators else None
+        self.blocks = Blocks(node, self.object) if allocators else None
         self._budget = Budget(share)
         self._processes: set[int] = set()
         self._probed_late: set[int] = set()
@@ -90,14 +90,14 @@ class Capture:
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._worker = Worker(self._receive, self._restarted)
-        shared = {name: it for name, it in self._object.maps.items() if name not in OF_BLOCKS}
+        shared = {name: it for name, it in self.object.maps.items() if name not in OF_BLOCKS}
         self._threads = Threads(node.proc, shared)
         self._events = Events()
         self._ticking = threading.Thread(target=self._tick_on, name="stacks budget", daemon=True)
 
     def start(self) -> None:
         """Begin; libraries are attached to as discovery finds them."""
-        self._events.add(self._object.maps["stacks"], self._take)
+        self._events.add(self.object.maps["stacks"], self._take)
         self._events.start("stacks events", look=_LOOK_SECONDS)
         self._worker.start()
         self._ticking.start()
@@ -109,11 +109,11 @@ class Capture:
         self._events.close()
         self._worker.close()
         self._threads.close()
-        self._object.close()
+        self.object.close()
 
     def flush(self, seconds: float) -> bool:
         """Wait until the stacks taken before are unwound. Returns False if that takes longer."""
-        self._events.flush(self._object.maps["stacks"])  # what the kernel has taken may not have been read yet
+        self._events.flush(self.object.maps["stacks"])  # what the kernel has taken may not have been read yet
         return self._worker.flush(seconds)
 
     def stack_of(self, number: int) -> Stack:
@@ -150,7 +150,7 @@ class Capture:
 
     def dropped(self) -> Mapping[str, int]:
         """Return the stacks that were not taken or not unwound so far, by reason."""
-        counted = self._object.globals()
+        counted = self.object.globals()
         found = {
             "budget": counted["over_budget"] + counted["launches_over_budget"],
             "ring": counted["stacks_lost"],
@@ -164,7 +164,7 @@ class Capture:
 
     def launches_without(self) -> Iterator[tuple[int, int]]:
         """Yield pid and number of launches of which no stack was taken though they were chosen."""
-        for pid, count in self._object.maps["launches_without"].items():
+        for pid, count in self.object.maps["launches_without"].items():
             yield pid, count * self.every
 
     def collect(self) -> Iterator[Sample]:
@@ -204,9 +204,9 @@ class Capture:
             for pid in known:
                 self._early.pop(pid, None)
                 self._problems.pop(pid, None)
-        for pid, count in self._object.maps["launches_without"].take(known):
+        for pid, count in self.object.maps["launches_without"].take(known):
             self.ledger.launched(pid, count * self.every)
-        self._object.maps["interpreters"].take(known)
+        self.object.maps["interpreters"].take(known)
         self._worker.end(known)
         self.ledger.ended(known)
 
@@ -256,7 +256,7 @@ class Capture:
             )
             with self._lock:
                 if self._is_known(int(message["pid"])):
-                    self._object.maps["interpreters"].set(int(message["pid"]), row)
+                    self.object.maps["interpreters"].set(int(message["pid"]), row)
         elif "problem" in message:
             with self._lock:
                 if self._is_known(int(message["pid"])):
@@ -282,7 +282,7 @@ class Capture:
             if self.ledger.make_room():
                 self._worker.number_again()
             try:
-                self._object.maps["allowance"].set(_ONLY, left)
+                self.object.maps["allowance"].set(_ONLY, left)
             except BpfError as error:
                 log.error("the number of stacks cannot be bounded, so none is taken: %s", error)
                 return

@@ -37,7 +37,7 @@ class ObjectFile(Elf):
 
     def data(self, wanted: Collection[str]) -> Mapping[str, int]:
         """Return the addresses, before relocation, of the data objects among the wanted names."""
-        sections = self._sections()
+        sections = self.sections()
         found: dict[str, int] = {}
         for table in self._tables(sections):
             for _, name, (_, info, _, section, address, _) in self._symbols(table, sections, wanted):
@@ -48,7 +48,7 @@ class ObjectFile(Elf):
     @property
     def unpacked_debug_info(self) -> int | None:
         """The bytes that libdw takes to unpack the file's DWARF, 0 where it maps it; None where the file has none."""
-        sections = self._sections()
+        sections = self.sections()
         names = sorted({it.name for it in sections if not it.address})[:_MOST_NAMES]
         tables = [it for it in sections if it.kind == _STRTAB][:_MOST_TABLES]
         found = any(self._text(it, at, _LONGEST_SECTION) in _DEBUG for it in tables for at in names)
@@ -65,7 +65,7 @@ class ObjectFile(Elf):
 
     def section(self, wanted: str) -> int | None:
         """Return the address, before relocation, of the section of a name; None without one."""
-        sections = self._sections()
+        sections = self.sections()
         for names in sections:
             if names.kind != _STRTAB or names.flags:  # the names of sections are not loaded
                 continue
@@ -81,7 +81,7 @@ class ObjectFile(Elf):
         """
         wanted = sorted(set(addresses))
         found: dict[int, tuple[int, Section, int]] = {}
-        sections = self._sections()
+        sections = self.sections()
         for table in self._tables(sections):
             strings = sections[table.link]
             for name, start, size in self._functions(table):

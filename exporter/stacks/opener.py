@@ -32,7 +32,7 @@ _AT_ONCE = 32
 """Mappings in a message: each may have a name of 512 characters, which take six bytes where they are not ASCII."""
 
 
-class _Mapping(NamedTuple):
+class Mapping(NamedTuple):
     start: int
     end: int
     offset: int
@@ -60,9 +60,9 @@ class Opener:
                     if ready == self._unwinder.fileno():
                         self._answer(_received(self._unwinder))
                     else:
-                        self._pass_on(_received(self._exporter))
+                        self.pass_on(_received(self._exporter))
 
-    def _pass_on(self, message: bytes) -> None:
+    def pass_on(self, message: bytes) -> None:
         kind, rest = message[:1], message[1:]
         if kind == ADMIT:
             self._admitted.add(int(rest))
@@ -87,7 +87,7 @@ class Opener:
         descriptor = -1
         if int(pid) in self._admitted:
             place = f"usr/lib/debug/.build-id/{build_id[:2]}/{build_id[2:]}.debug"
-            descriptor = _open_in_root(int(pid), place.split("/"))
+            descriptor = open_in_root(int(pid), place.split("/"))
         try:
             found = [descriptor] if descriptor >= 0 else []
             socket.send_fds(
@@ -105,12 +105,12 @@ class Opener:
         self._exporter.sendall(json.dumps({"opening": pid}).encode())
         try:
             memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
-            mappings = list(_executable(pid))
+            mappings = list(executable(pid))
         except (OSError, ValueError):
             self._send({"pid": pid, "last": True, "gone": True}, [])
             return
         parts = [mappings[at : at + _AT_ONCE] for at in range(0, len(mappings), _AT_ONCE)] or [[]]
-        process = [memory, _open_in_root(pid, ["tmp", f"perf-{_own_number(pid)}.map"])]
+        process = [memory, open_in_root(pid, ["tmp", f"perf-{own_number(pid)}.map"])]
         try:
             for n, part in enumerate(parts):
                 self._send_part(pid, part, [] if n else process, n == len(parts) - 1)
@@ -119,7 +119,7 @@ class Opener:
                 if descriptor >= 0:
                     os.close(descriptor)
 
-    def _send_part(self, pid: int, part: list[_Mapping], process: list[int], last: bool) -> None:
+    def _send_part(self, pid: int, part: list[Mapping], process: list[int], last: bool) -> None:
         """Send some mappings; the first ones with the memory and the perf map, of which one may be missing (-1)."""
         ours = [it for it in process if it >= 0]
         descriptors = ours[:]
@@ -139,7 +139,7 @@ class Opener:
             for descriptor in descriptors[len(ours) :]:
                 os.close(descriptor)
 
-    def _file(self, pid: int, mapping: _Mapping) -> tuple[int, int]:
+    def _file(self, pid: int, mapping: Mapping) -> tuple[int, int]:
         """Return the number of a mapped file, and a descriptor if the file is new, else -1; (-1, -1) if it is none."""
         try:
             place = os.open(f"/proc/{pid}/map_files/{mapping.start:x}-{mapping.end:x}", os.O_PATH | os.O_CLOEXEC)
@@ -169,7 +169,7 @@ def _readable(place: int) -> int:
     return os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
 
 
-def _open_in_root(pid: int, names: Sequence[str]) -> int:
+def open_in_root(pid: int, names: Sequence[str]) -> int:
     """Return a descriptor of a regular file below the root that a process has, -1 if there is none.
 
     No link is followed: it would be one of the process, and lead to what is of the exporter's root.
@@ -184,7 +184,7 @@ def _open_in_root(pid: int, names: Sequence[str]) -> int:
     return -1
 
 
-def _own_number(pid: int) -> str:
+def own_number(pid: int) -> str:
     """Return the number that a process has for itself: the last of NSpid (proc_pid_status(5))."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
@@ -200,7 +200,7 @@ def _received(end: socket.socket) -> bytes:
     return message
 
 
-def _executable(pid: int) -> Iterator[_Mapping]:
+def executable(pid: int) -> Iterator[Mapping]:
     """Yield the executable mappings of files: lines such as `7f0-7f1 r-xp 0000 fe:00 42 /a/name` (proc_pid_maps(5))."""
     with Path(f"/proc/{pid}/maps").open("rb") as file:
         lines = file.read(_MOST_MAPS).splitlines()
@@ -212,4 +212,4 @@ def _executable(pid: int) -> Iterator[_Mapping]:
         count += 1
         start, end = (int(part, 16) for part in place.split(b"-"))
         name = (path[0] if path else b"").decode(errors="replace")[:512].removesuffix(" (deleted)")
-        yield _Mapping(start, end, int(offset, 16), name)
+        yield Mapping(start, end, int(offset, 16), name)

@@ -60,7 +60,7 @@ class CudaProfiles:
         problem: Callable[[], str],
         read: Callable[[], None],
     ) -> None:
-        self._capture, self._live, self._labels_of, self._problem = capture, live, labels_of, problem
+        self.capture, self._live, self._labels_of, self._problem = capture, live, labels_of, problem
         self._read = read
         self._names = Names.of(cuda_types)
         self._layer = cuda_types.enum("layer")[f"layer_{layer}"]
@@ -72,10 +72,10 @@ class CudaProfiles:
         """Return the memory that is allocated now; its sum is that of the table of live allocations."""
         read_ns = time.time_ns()
         rows = self._rows()  # before stacks are waited for: what is allocated changes
-        given_out = self._capture.blocks.read() if self._capture.blocks else {}
+        given_out = self.capture.blocks.read() if self.capture.blocks else {}
         numbers = {it.number for it in rows} | {block.stack for it in given_out.values() for block in it.blocks}
-        self._capture.flush(_FLUSH_SECONDS)
-        ledger, until = self._capture.ledger, time.monotonic() + _READ_SECONDS
+        self.capture.flush(_FLUSH_SECONDS)
+        ledger, until = self.capture.ledger, time.monotonic() + _READ_SECONDS
         while not ledger.knows(numbers) and time.monotonic() < until:
             time.sleep(0.02)
         sums: defaultdict[tuple[Place, int], list[int]] = defaultdict(lambda: [0, 0])
@@ -88,30 +88,30 @@ class CudaProfiles:
         found_rows = ((place, at, tuple(it)) for (place, at), it in sums.items())
         made = self._profile(INUSE, ("space", "bytes"), found_rows, 0)
         comments = [*made.comments]
-        if self._capture.blocks:
+        if self.capture.blocks:
             own = {it.place.pid for it in rows if is_segment(ledger.stack_of(it.number))}
-            comments += _unseen(rows, given_out, self._capture.probed_late, own)
+            comments += _unseen(rows, given_out, self.capture.probed_late, own)
         return replace(made, time_ns=read_ns, comments=tuple(comments))
 
     def alloc(self) -> Profile:
         """Return everything that was allocated since the start of the collector."""
         self._read()
-        self._capture.flush(_FLUSH_SECONDS)
-        rows = ((place, at, tuple(sums)) for place, at, sums in self._capture.ledger.allocations())
+        self.capture.flush(_FLUSH_SECONDS)
+        rows = ((place, at, tuple(sums)) for place, at, sums in self.capture.ledger.allocations())
         return self._profile(ALLOC, ("space", "bytes"), rows, time.monotonic_ns() - self._started)
 
     def launches(self) -> Profile:
         """Return launches of kernels and graphs, as many as were sampled times the period."""
-        self._capture.flush(_FLUSH_SECONDS)
-        without = [(pid, self._capture.ledger.program(pid), NO_STACK, n) for pid, n in self._capture.launches_without()]
-        found = self._capture.ledger.launches() + without
+        self.capture.flush(_FLUSH_SECONDS)
+        without = [(pid, self.capture.ledger.program(pid), NO_STACK, n) for pid, n in self.capture.launches_without()]
+        found = self.capture.ledger.launches() + without
         rows = ((Place(pid, since, -1, 0), at, (count,)) for pid, since, at, count in found)
         made = self._profile(LAUNCHES, LAUNCHES[0], rows, time.monotonic_ns() - self._started)
         return Profile(
             made.sample_types,
             made.samples,
             made.period_type,
-            max(self._capture.every, 1),
+            max(self.capture.every, 1),
             made.time_ns,
             made.duration_ns,
             made.comments,
@@ -139,7 +139,7 @@ class CudaProfiles:
         self, rows: Sequence[_Row], given_out: Mapping[int, GivenOut], is_segment: Callable[[int], bool]
     ) -> Iterator[Part]:
         """Yield the owners of these allocations: of a process with a caching allocator in parts."""
-        ledger = self._capture.ledger
+        ledger = self.capture.ledger
         held: defaultdict[int, list[Held]] = defaultdict(list)
         for it in rows:
             stack = ledger.stack_of(it.number)
@@ -153,7 +153,7 @@ class CudaProfiles:
     def _stack(self, at: int) -> Stack:
         if at == CACHED:
             return CACHED_STACK
-        return self._capture.ledger.stack(at) if at != NO_STACK else ()
+        return self.capture.ledger.stack(at) if at != NO_STACK else ()
 
     def _profile(
         self,
@@ -188,8 +188,8 @@ class CudaProfiles:
         return {**labels, "kind": kind} if kind else labels
 
     def _comments(self) -> Iterator[str]:
-        yield from self._capture.problems()
-        for reason, count in self._capture.dropped().items():
+        yield from self.capture.problems()
+        for reason, count in self.capture.dropped().items():
             if count:
                 yield f"{count} stacks are missing: {reason}"
 

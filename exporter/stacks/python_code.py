@@ -15,7 +15,7 @@ UNKNOWN = Frame("[unknown Python function]", kind="python")
 """A code object that could not be read: its process has ended, or it was freed."""
 _KEPT = 16_384
 _MOST_TEXT, _MOST_LINES = MOST_NAME + 1, 1 << 20
-_MOST_BYTES = 8 << 20
+MOST_BYTES = 8 << 20
 """Of names and tables of lines that are kept of a process."""
 _KINDS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
 _WORD, _INT = struct.Struct("=Q"), struct.Struct("=i")
@@ -48,8 +48,8 @@ class PythonCode:
     def __init__(self, memory: Memory, layout: Layout, code_type: int) -> None:
         self._memory, self._at, self._minor, self._type = memory, layout.code, layout.version[1], code_type
         self._size = 8 + max(layout.code.filename, layout.code.name, layout.code.lines, layout.code.first_line)
-        self._known: OrderedDict[int, _Known] = OrderedDict()
-        self._bytes = 0
+        self.known: OrderedDict[int, _Known] = OrderedDict()
+        self.bytes = 0
         self._frames: dict[tuple[int, _Seen, int], Frame] = {}
 
     def frame(self, code: int, instruction: int) -> Frame:
@@ -72,15 +72,15 @@ class PythonCode:
             raise ValueError("no code object")
         filename, name, lines = (self._word(head, at) for at in (self._at.filename, self._at.name, self._at.lines))
         seen = _Seen(filename, name, lines, _INT.unpack_from(head, self._at.first_line)[0])
-        known = self._known.get(code)
+        known = self.known.get(code)
         if known is None or known.seen != seen:
             if known is not None:
-                self._bytes -= known.size
+                self.bytes -= known.size
             known = _Known(seen, self._text(seen.name), self._text(seen.filename), self._lines(seen.lines))
-            self._known[code] = known
-            self._bytes += known.size
-            while len(self._known) > _KEPT or self._bytes > _MOST_BYTES:
-                self._bytes -= self._known.popitem(last=False)[1].size
+            self.known[code] = known
+            self.bytes += known.size
+            while len(self.known) > _KEPT or self.bytes > MOST_BYTES:
+                self.bytes -= self.known.popitem(last=False)[1].size
         return known
 
     def _make(self, known: _Known, code: int, instruction: int) -> Frame:

@@ -34,7 +34,7 @@ class Threads:
 
     def __init__(self, proc: Path, maps: Mapping[str, Map]) -> None:
         self._proc, self._maps = proc, maps
-        self._busy = threading.Lock()
+        self.busy = threading.Lock()
         self._changed = threading.Condition()
         self._expected: set[Key] = set()
         self._found: dict[Key, Stack] = {}
@@ -46,7 +46,7 @@ class Threads:
         `admit` gets the processes before. Raises Unavailable where the kernel has no such iterator (before Linux 6.1),
         BpfError for other failures.
         """
-        with self._busy:
+        with self.busy:
             try:
                 taker = Object(object_path("threads"), shared=self._maps)
             except BpfError as error:

@@ -37,8 +37,8 @@ MEMORY = 256 << 20
 START_SECONDS, ANSWER_SECONDS = 60.0, 20.0
 REST_SECONDS = 600.0
 """So long a process is left out of which the files did not answer."""
-_PAUSE, _LONGEST_PAUSE = 1.0, 300.0
-_LOOK_SECONDS = 1.0
+PAUSE, _LONGEST_PAUSE = 1.0, 300.0
+LOOK_SECONDS = 1.0
 _ENVIRONMENT = ("LD_LIBRARY_PATH", "PYTHONHOME", "PATH")
 log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class Worker:
         self._queue: deque[bytes] = deque()
         self._stalled = False
         self._waiting = 0
-        self._child: _Child | None = None
+        self.child: _Child | None = None
         self._closing = False
         self._flush = 0
         self._used = 0.0
@@ -123,10 +123,10 @@ class Worker:
         """
         with self._lock:
             if not self._stalled:
-                self._lock.wait_for(lambda: self._waiting < MOST_WAITING or self._child is None, GIVE_SECONDS)
+                self._lock.wait_for(lambda: self._waiting < MOST_WAITING or self.child is None, GIVE_SECONDS)
             self._stalled = self._waiting >= MOST_WAITING
-            if self._waiting >= MOST_WAITING or self._child is None:
-                self.dropped["backlog" if self._child else "unwinder"] += 1
+            if self._waiting >= MOST_WAITING or self.child is None:
+                self.dropped["backlog" if self.child else "unwinder"] += 1
                 return False
             self._waiting += 1
         self._put([STACK + stack])
@@ -135,30 +135,30 @@ class Worker:
     def flush(self, seconds: float) -> bool:
         """Wait until all stacks given before are answered. Returns False if that takes longer."""
         with self._lock:
-            if self._child is None:
+            if self.child is None:
                 return False
             self._flush += 1
             number = self._flush
         self._put([FLUSH + str(number).encode()])
         with self._lock:
-            return self._lock.wait_for(lambda: self._child is None or self._child.flushed >= number, seconds)
+            return self._lock.wait_for(lambda: self.child is None or self.child.flushed >= number, seconds)
 
     def seconds(self) -> float:
         """Return the processor time of all children so far, without that of their starts."""
         with self._lock:
-            return self._used + (self._child.seconds() if self._child else 0.0)
+            return self._used + (self.child.seconds() if self.child else 0.0)
 
     @property
     def waiting(self) -> int:
         """Stacks that are not answered yet."""
-        child = self._child
+        child = self.child
         return self._waiting + (child.given - child.answered if child else 0)
 
     def close(self) -> None:
         """End the child and the threads."""
         with self._lock:
             self._closing = True
-            child = self._child
+            child = self.child
             self._lock.notify_all()
         if child:
             with suppress(OSError):
@@ -176,10 +176,10 @@ class Worker:
         """Write what is queued to the child, which may take its time."""
         while True:
             with self._lock:
-                self._lock.wait_for(lambda: self._closing or (self._queue and self._child and self._child.reader))
+                self._lock.wait_for(lambda: self._closing or (self._queue and self.child and self.child.reader))
                 if self._closing:
                     return
-                message, child = self._queue.popleft(), self._child
+                message, child = self._queue.popleft(), self.child
                 if message[:1] == STACK:
                     self._waiting -= 1
                     self._lock.notify_all()
@@ -191,7 +191,7 @@ class Worker:
                     child.connection.sendall(message)
 
     def _run(self) -> None:
-        pause = _PAUSE
+        pause = PAUSE
         while not self._closing:
             began = time.monotonic()
             reason = "ended"
@@ -203,7 +203,7 @@ class Worker:
                 log.exception("the child that unwinds stacks is replaced")
             if self._closing:
                 return
-            pause = _PAUSE if time.monotonic() - began > 60 else min(2 * pause, _LONGEST_PAUSE)
+            pause = PAUSE if time.monotonic() - began > 60 else min(2 * pause, _LONGEST_PAUSE)
             log.warning("the child that unwinds stacks is replaced in %.0f s: %s", pause, reason)
             with self._lock:
                 self._lock.wait_for(lambda: self._closing, pause)
@@ -215,7 +215,7 @@ class Worker:
         finally:
             with self._lock:
                 self._used += child.seconds()
-                self._child = None
+                self.child = None
                 lost = child.given - child.answered + self._waiting
                 if lost and not self._closing:
                     self.dropped["unwinder"] += lost
@@ -229,7 +229,7 @@ class Worker:
         poll = select.poll()
         poll.register(child.connection, select.POLLIN)
         while not self._closing:
-            if poll.poll(_LOOK_SECONDS * 1000):
+            if poll.poll(LOOK_SECONDS * 1000):
                 message = child.connection.recv(MOST_BYTES)
                 if not message:
                     return "it ended"
@@ -252,7 +252,7 @@ class Worker:
             with self._lock:
                 child.reader = int(message["reader"])
                 self._used -= child.seconds()
-                self._child = child
+                self.child = child
                 self._lock.notify_all()
             self._restarted()
         elif "opening" in message or "opened" in message:

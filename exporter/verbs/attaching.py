@@ -57,32 +57,32 @@ class Attaching:
         self.symbols: Collection[str] = frozenset({*control.FUNCTIONS, ALLOC_PD})
         self.imports: Collection[str] = frozenset({SET_OPS})
         self._probes, self._windows, self._protection, self._proc = probes, windows, protection, proc
-        self._pointers = pointers
-        self._shares = Shares(proc)
-        self._learning = Learning(self._shares, proc)
-        self._analysis = Analysis(proc, sys, self._shares, self._analysed)
+        self.pointers = pointers
+        self.shares = Shares(proc)
+        self.learning = Learning(self.shares, proc)
+        self.analysis = Analysis(proc, sys, self.shares, self._analysed)
         self._lock = threading.RLock()
-        self._providers: dict[int, Provider] = {}
+        self.providers: dict[int, Provider] = {}
 
     def attach(self, library: Library) -> Link:
         links = []
         if SET_OPS in library.imports or not Path(library.path).name.startswith(_VERBS):
             with self._lock:
-                self._providers[id(library)] = Provider(library)
-            links.append(Link(lambda: self._release(library)))
+                self.providers[id(library)] = Provider(library)
+            links.append(Link(lambda: self.release(library)))
         if library.functions:
             links.append(self._probes.attach(library))
         return Link(partial(close_all, links))
 
     def process_started(self, pid: int, library: Library, from_first_call: bool) -> None:
         with self._lock:
-            provider = self._providers.get(id(library))
+            provider = self.providers.get(id(library))
             if provider and len(provider.users) < _MOST_USERS:
                 provider.users[pid] = self._protection(pid)
                 for part in provider.parts:
                     self._windows.review(part)
                     self._probes.process_started(pid, part, from_first_call)
-                if not self._try(provider, pid):
+                if not self.search(provider, pid):
                     self._learn_all(provider, pid)
         if library.functions:
             self._probes.process_started(pid, library, from_first_call)
@@ -98,21 +98,21 @@ class Attaching:
     def retry(self) -> None:
         """Search providers again that were mapped before libibverbs was, and learn from postponed processes."""
         with self._lock:
-            for provider in self._providers.values():
-                any(self._try(provider, pid) for pid in islice(provider.users, _MOST_TRIED))
-            postponed = self._learning.postponed()
-            used = [(provider, provider.users.keys() & postponed) for provider in self._providers.values()]
+            for provider in self.providers.values():
+                any(self.search(provider, pid) for pid in islice(provider.users, _MOST_TRIED))
+            postponed = self.learning.postponed()
+            used = [(provider, provider.users.keys() & postponed) for provider in self.providers.values()]
         for provider, pids in used:
             for pid in pids:
                 self._learn_all(provider, pid)
 
     def learn(self, pid: int, addresses: Addresses) -> None:
         """Probe the functions that a context of the process calls, if they are certain and were not known."""
-        for provider, found in self._learning.functions(pid, addresses, self._all()):
+        for provider, found in self.learning.functions(pid, addresses, self._all()):
             with self._lock:
                 if not self._is_there(provider):
                     continue
-                self._take(provider, found, self._shares.user(pid))
+                self._take(provider, found, self.shares.user(pid))
                 if found.functions:
                     provider.learnt, provider.problem = True, ""
                 elif not provider.learnt:
@@ -121,56 +121,56 @@ class Attaching:
 
     def learn_extended(self, pid: int, addresses: Addresses) -> None:
         """Probe the calls that a queue pair or completion queue of the process has, if they are certain."""
-        for provider, found in self._learning.calls(pid, addresses, self._all()):
+        for provider, found in self.learning.calls(pid, addresses, self._all()):
             with self._lock:
                 if not self._is_there(provider):
                     continue
                 probed = len(provider.parts)
-                left = self._take(provider, found, self._shares.user(pid))
+                left = self._take(provider, found, self.shares.user(pid))
                 more = dict.fromkeys(left, "More versions than are probed.")
                 provider.refused = provider.refused | dict(found.refused) | more  # another thread may be reading it
                 if len(provider.parts) > probed:
-                    self._pointers.observed()
+                    self.pointers.observed()
 
     def _all(self) -> list[Provider]:
         with self._lock:
-            return list(self._providers.values())
+            return list(self.providers.values())
 
     def _is_there(self, provider: Provider) -> bool:
         """Return whether a provider is not released: its descriptor may be another file's by now."""
-        return self._providers.get(id(provider.library)) is provider
+        return self.providers.get(id(provider.library)) is provider
 
     def _learn_all(self, provider: Provider, pid: int) -> None:
         """Learn from the pointers that the BPF programs have seen of a process so far."""
         if not provider.whole:
-            self._learning.restart(pid)
-            for addresses in self._pointers.contexts(pid):
+            self.learning.restart(pid)
+            for addresses in self.pointers.contexts(pid):
                 self.learn(pid, addresses)
-        for addresses in self._pointers.objects(pid):
+        for addresses in self.pointers.objects(pid):
             self.learn_extended(pid, addresses)
 
     def users(self, part: Library) -> list[Protection]:
         """Return the protection of the processes that use a provider, as far as it is known."""
-        providers = list(self._providers.values())  # no lock: windows hold theirs
+        providers = list(self.providers.values())  # no lock: windows hold theirs
         found = [provider for provider in providers if provider.probes(part)]
         return [protected for provider in found for protected in list(provider.users.values()) if protected]
 
     def problems(self) -> Iterator[str]:
         """Yield sentences on functions of providers that are not found. Waits for no search."""
-        for provider in list(self._providers.values()):
+        for provider in list(self.providers.values()):
             if problem := provider.problem:
                 yield problem
             if refused := provider.refused:
                 yield f"{provider.library.path}: {doctor.refusals(refused)}"
 
-    def _try(self, provider: Provider, pid: int) -> bool:
+    def search(self, provider: Provider, pid: int) -> bool:
         """Request a search of the file as this process has it, and return whether there will be one.
 
         `_analysed` receives the result.
         """
         if provider.searched:
             return False
-        user = self._shares.user(pid)
+        user = self.shares.user(pid)
         if provider.attempts[user] >= _ATTEMPTS:
             return False
         if len(provider.attempts) >= _MOST_USERS:
@@ -178,12 +178,12 @@ class Attaching:
         provider.attempts[user] += 1
         if provider.found is None and not provider.learnt:
             provider.problem = f"{provider.library.path}: its functions are being looked for"
-        self._analysis.want(provider.library, pid)
+        self.analysis.want(provider.library, pid)
         return True
 
     def _analysed(self, library: Library, found: ProviderFunctions) -> None:
         with self._lock:
-            provider = self._providers.get(id(library))
+            provider = self.providers.get(id(library))
             if provider is None or provider.library is not library:
                 return  # as _is_there
             provider.found = found
@@ -221,18 +221,18 @@ class Attaching:
 
     def _forget(self, pids: Collection[int]) -> None:
         with self._lock:
-            for provider in self._providers.values():
+            for provider in self.providers.values():
                 known = provider.users.keys() & pids
                 for pid in known:
                     del provider.users[pid]
                 for part in provider.parts if known else ():
                     self._windows.review(part)
-            self._learning.forget(pids)
+            self.learning.forget(pids)
 
-    def _release(self, library: Library) -> None:
-        self._analysis.forget(library)
+    def release(self, library: Library) -> None:
+        self.analysis.forget(library)
         with self._lock:
-            provider = self._providers.pop(id(library), None)
+            provider = self.providers.pop(id(library), None)
         if provider:
             for part in provider.parts:
                 self._windows.remove(part)

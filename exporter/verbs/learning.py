@@ -78,7 +78,7 @@ class Learning:
     def __init__(self, shares: Shares, proc: Path) -> None:
         self._shares, self._proc = shares, proc
         self._lock = threading.Lock()
-        self._examined: dict[int, set[tuple[int, ...]]] = {}
+        self.examined: dict[int, set[tuple[int, ...]]] = {}
         self._postponed: set[int] = set()
 
     def functions(
@@ -90,7 +90,7 @@ class Learning:
             return
         with self._lock:
             unsure = [provider for provider in providers if pid in provider.users and not provider.whole]
-            examined = self._examined.setdefault(pid, set()) if unsure else set()
+            examined = self.examined.setdefault(pid, set()) if unsure else set()
             if not unsure or len(examined) >= _MOST_SETS or tuple(addresses.values()) in examined:
                 return
             examined.add(tuple(addresses.values()))
@@ -116,14 +116,14 @@ class Learning:
     def restart(self, pid: int) -> None:
         """Forget which pointers of a process were examined."""
         with self._lock:
-            self._examined.pop(pid, None)
+            self.examined.pop(pid, None)
 
     def forget(self, pids: Collection[int]) -> None:
         """Drop what is kept of processes that use no provider any more."""
         with self._lock:
             self._postponed.difference_update(pids)
             for pid in pids:
-                self._examined.pop(pid, None)
+                self.examined.pop(pid, None)
 
     def postponed(self) -> set[int]:
         """Return the processes that were postponed since the last call."""

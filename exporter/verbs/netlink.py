@@ -13,10 +13,10 @@ from pathlib import Path
 
 from exporter import nldev
 
-_GET_DEVICES, _GET_QPS = 1, 10
-_DEVICE_INDEX, _DEVICE_NAME, _PORT = 1, 2, 3
-_QPS, _QP = 19, 20
-_LOCAL_QPN, _REMOTE_QPN, _QP_TYPE, _QP_STATE, _PID = 21, 22, 26, 27, 28
+GET_DEVICES, GET_QPS = 1, 10
+DEVICE_INDEX, DEVICE_NAME, PORT = 1, 2, 3
+QPS, QP = 19, 20
+LOCAL_QPN, REMOTE_QPN, QP_TYPE, QP_STATE, PID = 21, 22, 26, 27, 28
 _NO_PORT = 0xFFFFFFFF
 
 
@@ -52,28 +52,28 @@ def queue_pairs(sysfs: Path = Path("/sys")) -> list[KernelQp]:
 def dump(socket: nldev.Socket) -> list[KernelQp]:
     """Return all queue pairs from an open socket."""
     found: list[KernelQp] = []
-    for device in nldev.dump(socket, _GET_DEVICES, b""):
-        index = nldev.number(device, _DEVICE_INDEX)
+    for device in nldev.dump(socket, GET_DEVICES, b""):
+        index = nldev.number(device, DEVICE_INDEX)
         if index is not None:
-            for answer in nldev.dump(socket, _GET_QPS, nldev.pack(_DEVICE_INDEX, index)):
+            for answer in nldev.dump(socket, GET_QPS, nldev.pack(DEVICE_INDEX, index)):
                 found += _read_qps(answer)
     return found
 
 
 def _read_qps(answer: nldev.Attributes) -> Iterator[KernelQp]:
-    name = answer.get(_DEVICE_NAME, b"").rstrip(b"\0").decode(errors="backslashreplace")
-    for kind, entry in nldev.unpack(answer.get(_QPS, b"")):
-        if kind != _QP:
+    name = answer.get(DEVICE_NAME, b"").rstrip(b"\0").decode(errors="backslashreplace")
+    for kind, entry in nldev.unpack(answer.get(QPS, b"")):
+        if kind != QP:
             continue
         fields = dict(nldev.unpack(entry))
         yield KernelQp(
             device=name,
-            port=0 if (port := _number(fields, _PORT, 0)) == _NO_PORT else port,
-            number=_number(fields, _LOCAL_QPN, 0),
-            remote=_number(fields, _REMOTE_QPN, 0),
-            type=_number(fields, _QP_TYPE, -1),
-            state=_number(fields, _QP_STATE, -1),
-            pid=_number(fields, _PID, 0),
+            port=0 if (port := _number(fields, PORT, 0)) == _NO_PORT else port,
+            number=_number(fields, LOCAL_QPN, 0),
+            remote=_number(fields, REMOTE_QPN, 0),
+            type=_number(fields, QP_TYPE, -1),
+            state=_number(fields, QP_STATE, -1),
+            pid=_number(fields, PID, 0),
         )
 
 

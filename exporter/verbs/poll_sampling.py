@@ -119,10 +119,10 @@ class Windows:
         tick: Callable[[], object],
     ) -> None:
         self._object, self._length, self._interval, self._allowed = bpf_object, length, interval, allowed
-        self._tick = tick
+        self.tick = tick
         self._always = length >= interval
         self._lock = threading.Lock()
-        self._files: dict[int, _PolledFile] = {}
+        self.files: dict[int, _PolledFile] = {}
         self._slots = list(range(bpf_object.maps["windows"].max_entries - 1, 0, -1))
         self._open = False
         self._closing = threading.Event()
@@ -144,21 +144,21 @@ class Windows:
             slot = self._slots.pop() if self._slots else 0
             file = _PolledFile(library, _points(library, found, slot), slot)
             file.history.append((time.monotonic(), 0.0))
-            self._files[id(library)] = file
+            self.files[id(library)] = file
             if self._open:
                 self._attach(file)
         return found
 
     def remove(self, library: Library) -> None:
         with self._lock:
-            if file := self._files.pop(id(library), None):
+            if file := self.files.pop(id(library), None):
                 self._detach([file])
                 self._slots += [file.slot] if file.slot else []
 
     def review(self, library: Library) -> None:
         """Detach where a change of users forbids return probes, or attach where a window is open."""
         with self._lock:
-            file = self._files.get(id(library))
+            file = self.files.get(id(library))
             if file and file.opened and not self._allowed(library):
                 self._detach([file])
             elif file and not file.opened and (self._open or file.stays):
@@ -169,7 +169,7 @@ class Windows:
         spans: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
         now = time.monotonic()
         with self._lock:
-            for file in self._files.values():
+            for file in self.files.values():
                 since, before = file.history[0]
                 spans[file.library.path][0] += file.probed(now) - before
                 spans[file.library.path][1] += now - since
@@ -184,12 +184,12 @@ class Windows:
         if self._thread.is_alive():
             self._thread.join(_JOIN_SECONDS)
         with self._lock:
-            self._detach([*self._files.values()])
+            self._detach([*self.files.values()])
 
     def _run(self) -> None:
         while not self._closing.is_set():
             try:
-                self._tick()
+                self.tick()
                 self._begin()
                 self._closing.wait(self._length)
                 self._end()
@@ -201,7 +201,7 @@ class Windows:
     def _begin(self) -> None:
         with self._lock:
             self._open, now = True, time.monotonic()
-            for file in self._files.values():
+            for file in self.files.values():
                 file.history.append((now, file.probed(now)))
                 while len(file.history) > 1 and file.history[1][0] < now - max(_RECENT_SECONDS, 2 * self._interval):
                     file.history.popleft()
@@ -215,7 +215,7 @@ class Windows:
         with self._lock:
             self._open, now = False, time.monotonic()
             ending = []
-            for file in [file for file in self._files.values() if file.opened and not file.stays]:
+            for file in [file for file in self.files.values() if file.opened and not file.stays]:
                 seen = now - file.opened >= _WHOLE * self._length
                 file.stays = bool(file.slot and seen and not file.busy)
                 ending += [] if file.stays else [file]
@@ -224,7 +224,7 @@ class Windows:
     def _receive(self, record: PollBusy) -> None:
         """Mark the file of a struct poll_busy: a thread polls more often than is allowed."""
         with self._lock:
-            for file in [file for file in self._files.values() if file.slot == record.slot]:
+            for file in [file for file in self.files.values() if file.slot == record.slot]:
                 file.busy = True
                 if file.stays:
                     file.stays = False

@@ -39,12 +39,12 @@ class Page:
     def __init__(
         self, telemetry_path: str = "/metrics", history: History | None = None, profiles: bool = False
     ) -> None:
-        self._telemetry_path, self._history = telemetry_path, history
+        self._telemetry_path, self.history = telemetry_path, history
         self._profiles = '<a href="/flamegraph">flame graph</a>' if profiles else ""
 
     def render(self, samples: Sequence[Sample], states: Sequence[State]) -> str:
         """The page as HTML. Everything in it that others wrote is escaped and cut to a length."""
-        named, recent = Named(samples), self._history.recent() if self._history else Recent()
+        named, recent = Named(samples), self.history.recent() if self.history else Recent()
         found, lost = processes(named), [*losses(named)]
         node = escape(node_name())
         return "".join(

@@ -52,7 +52,7 @@ class Connections:
         self._most_of_peer = min(MOST_OF_PEER, max(2, self.most // 4))
         sslproto.SSLProtocol.max_size = TLS_BUFFER  # asyncio has no parameter for this size
         self._open: dict[Connection, None] = {}
-        self._of_peer: defaultdict[str, dict[Connection, None]] = defaultdict(dict)
+        self.of_peer: defaultdict[str, dict[Connection, None]] = defaultdict(dict)
         self._sweep: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -86,12 +86,12 @@ class Connections:
             if oldest is None:
                 return False
             oldest.abort()
-        self._open[new] = self._of_peer[new.peer][new] = None
+        self._open[new] = self.of_peer[new.peer][new] = None
         return True
 
     def _crowds(self, new: Connection) -> Iterator[tuple[Collection[Connection], int]]:
         """Yield the groups of connections that a new one joins, with the limit of each group."""
-        own = self._of_peer.get(new.peer, {})
+        own = self.of_peer.get(new.peer, {})
         if new.handshaking:
             yield [connection for connection in own if connection.handshaking], MOST_HANDSHAKES_OF_PEER
             yield [connection for connection in self._open if connection.handshaking], MOST_HANDSHAKES
@@ -101,10 +101,10 @@ class Connections:
     def remove(self, connection: Connection) -> None:
         """Remove a connection. Does nothing when the connection was not admitted."""
         self._open.pop(connection, None)
-        own = self._of_peer.get(connection.peer, {})
+        own = self.of_peer.get(connection.peer, {})
         own.pop(connection, None)
         if not own:
-            self._of_peer.pop(connection.peer, None)
+            self.of_peer.pop(connection.peer, None)
 
 
 class Connection(asyncio.Protocol):

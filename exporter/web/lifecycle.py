@@ -24,7 +24,7 @@ RELOAD, RELEASE = "/-/reload", "/-/release-gpus"
 RELEASE_SECONDS, LONGEST_RELEASE = 300.0, 3600.0
 LIMIT = RateLimit("6s", 10)
 """Rate limit of these requests together: each is logged, and costs more than others."""
-_PAUSE = 0.1
+PAUSE = 0.1
 """Seconds after a look into the table of sockets for a sender who is refused."""
 _BROWSER = ("Origin", "Sec-Fetch-Site")
 _PROXY = ("Forwarded", "Via", "X-Forwarded-For", "X-Real-IP")
@@ -80,7 +80,7 @@ class Lifecycle:
             return "this came over the network"
         if any(name in request.headers for name in _PROXY):
             return "this came through a proxy"
-        if not _local_name(request.host):
+        if not local_name(request.host):
             return f"{request.host!r:.100} is no name of this machine's loopback"
         if not await self._is_own(near, far):
             return "the sender is neither root nor the exporter's user"
@@ -95,7 +95,7 @@ class Lifecycle:
         async with self._looking:
             if await asyncio.to_thread(sockets.client, self._proc, near, far) in (0, os.geteuid()):
                 return True
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(PAUSE)
             return False
 
     async def _do_reload(self, request: web.Request) -> web.Response:
@@ -129,7 +129,7 @@ class Lifecycle:
         return web.Response(text=f"no GPU is held for {seconds:g} s\n")
 
 
-def _local_name(host: str) -> bool:
+def local_name(host: str) -> bool:
     """Return whether `host` is an IP address, localhost or this machine's name, which no remote page can have."""
     name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
     name = name.removeprefix("[").removesuffix("]").lower()

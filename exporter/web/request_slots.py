@@ -15,23 +15,23 @@ class RequestSlots:
 
     def __init__(self, most: int) -> None:
         self._most, self._share, self._kept = most, max(1, most // 2), most // 4
-        self._of_peer: Counter[str] = Counter()
+        self.of_peer: Counter[str] = Counter()
 
     def __len__(self) -> int:
-        return self._of_peer.total()
+        return self.of_peer.total()
 
     @contextmanager
     def take(self, peer: str) -> Iterator[bool]:
         """Hold a slot for a request of `peer`. Yields False when there is none for this peer."""
         free = self._free(peer)
-        self._of_peer[peer] += free
+        self.of_peer[peer] += free
         try:
             yield free
         finally:
-            self._of_peer[peer] -= free
-            if not self._of_peer[peer]:
-                del self._of_peer[peer]
+            self.of_peer[peer] -= free
+            if not self.of_peer[peer]:
+                del self.of_peer[peer]
 
     def _free(self, peer: str) -> bool:
-        held = self._of_peer[peer]
+        held = self.of_peer[peer]
         return not self._most or (held < self._share and len(self) < self._most - (self._kept if held else 0))

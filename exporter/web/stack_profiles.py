@@ -44,7 +44,7 @@ class ProfileRequests:
 
     def __init__(self, enabled: bool, published: StackProfiles, growth: Growth | None, send: Send) -> None:
         self._enabled, self._published, self._growth, self._send = enabled, published, growth, send
-        self._slots = RequestSlots(MOST_REQUESTS)
+        self.slots = RequestSlots(MOST_REQUESTS)
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="profiles")
 
     def add_to(self, router: web.UrlDispatcher) -> None:
@@ -68,7 +68,7 @@ class ProfileRequests:
             connection = connections.of(request.transport)
             if connection is None:
                 raise ConnectionResetError("the client has left")
-            with self._slots.take(connection.peer) as free:
+            with self.slots.take(connection.peer) as free:
                 if not free:
                     most = f"{MOST_REQUESTS} requests for profiles at once, half of one peer"
                     raise web.HTTPServiceUnavailable(text=f"at the limit of {most}; try later\n")

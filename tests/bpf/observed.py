@@ -52,19 +52,19 @@ class Observed:
 
     def named(self, pid: int, program: str) -> bool:
         """Whether a process is known as one that runs this program."""
-        labels, _ = self.collector._ledger._known.get(pid, ({}, 0.0))
-        return pid in self.collector._ledger and labels.get("comm") == program
+        labels, _ = self.collector.ledger.known.get(pid, ({}, 0.0))
+        return pid in self.collector.ledger and labels.get("comm") == program
 
     def attached(self, pid: int, libraries: Collection[str]) -> bool:
         """Whether a process is known, and all probes are attached, those in these libraries among them."""
         attached = self.values("accel_exporter_probe_attached")
         found = {dict(labels)["library"] for labels in attached}
-        return found.issuperset(libraries) and all(attached.values()) and pid in self.collector._ledger._live
+        return found.issuperset(libraries) and all(attached.values()) and pid in self.collector.ledger
 
     @property
     def lost(self) -> dict[str, int]:
         """What the programs could not count, by map."""
-        return {it: count for it, count in self.collector._object.globals().items() if it.endswith("_lost") and count}
+        return {it: count for it, count in self.collector.object.globals().items() if it.endswith("_lost") and count}
 
     def in_flight(self, pid: int, table: str = "in_flight") -> list[Any]:
         """Return the calls that threads of a process make now: FLIGHTS() of bpf/flight.h."""
@@ -72,7 +72,7 @@ class Observed:
 
     def kernel(self, table: str, pid: int) -> list[Any]:
         """What a map holds of a process."""
-        rows = self.collector._object.maps[table].items()
+        rows = self.collector.object.maps[table].items()
         return [value for key, value in rows if getattr(key, "tgid", key) == pid]
 
     def by(self, metric: str, pid: int, *names: str) -> dict[Any, Any]:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
@@ -208,3 +209,54 @@ def request(route: str = ROUTE, **wanted: Any) -> bytes:
     return (
         f"POST {route} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     ).encode() + body
+
+
+@contextmanager
+def observe() -> Iterator[Observed]:
+    """The collector, on all processes."""
+    observed = Observed()
+    observed.start()
+    yield observed
+    observed.close()
+
+
+class Since:
+    """What was observed of a server from now on."""
+
+    def __init__(self, observed: Observed, server: Server) -> None:
+        self._observed, self._server = observed, server
+        self._before = {pid: len(found) for pid, found in [*observed.answers.items()]}
+
+    def answers(self, count: int) -> list[Answer]:
+        """Exactly so many answers."""
+        until(lambda: len(self._found()) >= count, lambda: f"{count} answers; there are {len(self._found())}", 10)
+        time.sleep(0.1)
+        assert count == len(self._found())
+        return self._found()
+
+    def _found(self) -> list[Answer]:
+        return [it for pid in self._server.pids for it in self._observed.of({pid})[self._before.get(pid, 0) :]]
+
+
+def stream_23(observed: Observed, server: Server) -> list[Answer]:
+    """Return 23 streams of 5 tokens, over 4 connections, after they were compared with the clients' times."""
+    since = Since(observed, server)
+
+    def streams(count: int) -> list[tuple[float, float, float]]:
+        with Client(server) as client:
+            return [client.stream(tokens=5, first=0.02, gap=0.01) for _ in range(count)]
+
+    with ThreadPoolExecutor(4) as pool:
+        times = [it for found in pool.map(streams, (6, 6, 6, 5)) for it in found]
+    answers = since.answers(23)
+
+    assert {("200", "tiny", ROUTE, "")} == {(it.status, it.model, it.route, it.aborted) for it in answers}
+    assert [{"input": 11, "output": 5}] * 23 == [it.tokens for it in answers]
+    first = sorted(it.time_to_first_token or 0 for it in answers)
+    whole = sorted(it.duration or 0 for it in answers)
+    for seen, clients in ((first, sorted(it[0] for it in times)), (whole, sorted(it[2] for it in times))):
+        assert 0.018 <= seen[0]  # uvloop counts in ms
+        # A client may read before the server's call has returned.
+        assert [] == [pair for pair in zip(seen, clients, strict=True) if pair[0] > pair[1] + 0.05]
+        assert 0.05 > clients[0] - seen[0]
+    return answers

@@ -125,12 +125,12 @@ class Job:
 
     def given_out(self) -> GivenOut:
         """What the probes know of its allocator."""
-        profiling = self.observed.collector._profiling
-        assert profiling and profiling._capture.blocks
-        return profiling._capture.blocks.read().get(self.pid, GivenOut())
+        profiling = self.observed.collector.profiling
+        assert profiling and profiling.capture.blocks
+        return profiling.capture.blocks.read().get(self.pid, GivenOut())
 
     def profile(self) -> Profile:
-        return self.observed.collector._node.stack_profiles.source.inuse()
+        return self.observed.collector.node.stack_profiles.source.inuse()
 
     def in_use(self, value: int = 0) -> Counter[str]:
         """Bytes or objects in use by the function of Python that is the leaf, of other stacks by the leaf."""
@@ -231,9 +231,9 @@ def test_blocks_for_which_the_table_has_no_room_are_unknown(job: Job) -> None:
 
 def test_rows_go_with_their_process(job: Job) -> None:
     job.run("[site_2(512) for _ in range(20)]")
-    profiling = job.observed.collector._profiling
-    assert profiling and profiling._capture.blocks
-    blocks, programs = profiling._capture.blocks, profiling._capture._object
+    profiling = job.observed.collector.profiling
+    assert profiling and profiling.capture.blocks
+    blocks, programs = profiling.capture.blocks, profiling.capture.object
     assert len(blocks.read()[job.pid].blocks) == 20
     job.process.kill()
     until(lambda: job.pid not in blocks.read(), "its rows are gone")
@@ -279,9 +279,9 @@ def test_nonsense(observed: Observed, job: Job, tmp_path: Path) -> None:
         other.run("[site_2(512) for _ in range(20)]")
         assert 20 * 512 == other.in_use()["site_2"]
         assert len(other.given_out().blocks) == 20
-    profiling = observed.collector._profiling
+    profiling = observed.collector.profiling
     assert profiling
-    programs = profiling._capture._object
+    programs = profiling.capture.object
     job.process.kill()
     until(lambda: not job.given_out().reserved, "its rows are gone")
     assert len(list(programs.maps["blocks"].items())) == programs.globals()["block_rows"]

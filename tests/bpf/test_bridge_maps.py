@@ -105,7 +105,7 @@ def fill(loaded: Object, base: int, keys: int, remove: bool = False) -> None:
 
 def one_by_one(table):
     """As on a kernel without batches."""
-    return table._one_by_one()
+    return table.one_by_one()
 
 
 @pytest.mark.parametrize("read", [lambda table: table.items(), one_by_one], ids=["batches", "one by one"])
@@ -125,7 +125,7 @@ def test_fields_of_every_row_are_read_once(loaded, batches, monkeypatch):
     """The same as tuples, with a part of the fields."""
     fill(loaded, 1 << 40, ROWS)
     if not batches:
-        monkeypatch.setattr(Map, "_batches", refuse)
+        monkeypatch.setattr(Map, "batches", refuse)
     rows = list(loaded.maps["rows"].rows(("address", "tgid"), ("calls",)))
 
     assert sorted(((1 << 40) + i, i % 7, 1) for i in range(ROWS)) == sorted(rows)

@@ -49,7 +49,7 @@ def script(observed: Observed) -> Iterator[Script]:
 @pytest.fixture
 def late(observed: Observed, script: Script) -> Script:
     """A process that may have done things unseen."""
-    observed.collector._object.maps["covered"].delete(script.pid)
+    observed.collector.object.maps["covered"].delete(script.pid)
     return script
 
 
@@ -100,7 +100,7 @@ def test_whether_all_of_a_process_was_seen(observed: Observed, script: Script) -
     seen = "gpu_cuda_seen_from_start"
     assert 1 == observed.value(seen, script.pid)
 
-    observed.collector._object.maps["covered"].delete(script.pid)
+    observed.collector.object.maps["covered"].delete(script.pid)
 
     assert 0 == observed.value(seen, script.pid)
 
@@ -116,7 +116,7 @@ def test_pinned_memory_is_not_pageable_while_its_process_is_put_aside(
 ) -> None:
     """A program that pinned memory before the exec that started it was noticed copies while ranges are dropped."""
 
-    program = observed.collector._object.programs["forget"]
+    program = observed.collector.object.programs["forget"]
     run = program.run
 
     def then_copy() -> None:

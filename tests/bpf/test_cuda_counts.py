@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ import pytest
 from exporter.bpf.safety import Protection
 from exporter.collectors.cuda import FLAGS
 from tests.bpf.cuda_node import BUILD, MIB, Job, Script, build_standins, observe, started
+from tests.bpf.fixtures import once
 from tests.bpf.observed import Observed
 from tests.support import until
 
@@ -36,11 +36,7 @@ UNCOVERED = "accel_exporter_probe_symbols_uncovered"
 WORK = ("--launches", "23", "--allocations", "23", "--frees", "23", "--copies", "23", "--waits", "23", "--wait-ms", "0")
 
 
-@pytest.fixture(scope="module")
-def observed() -> Iterator[Observed]:
-    build_standins()
-    with observe() as observed:
-        yield observed
+observed = once(observe)
 
 
 def freed(observed: Observed, pid: int, layer: str) -> dict[str, int]:
@@ -100,7 +96,7 @@ def test_each_call_counts_once(monkeypatch: pytest.MonkeyPatch, returns: bool) -
     calls |= {"cudaMalloc": 24, "cudaFree": 23, "cudaMemcpy": 23, "cudaStreamSynchronize": 46}
     with observe() as observed, Job("--gate", "--hold", *WORK, "--threads", "2") as job:
         until(lambda: job.libraries <= {dict(it)["library"] for it in observed.values(ATTACHED)}, "attached")
-        until(lambda: job.pid in observed.collector._ledger._live, "known")
+        until(lambda: job.pid in observed.collector.ledger, "known")
         job.go()
         job.report()
         found = {dict(labels)["api"]: count for labels, count in observed.values(CALLS, job.pid).items()}
@@ -128,7 +124,7 @@ def test_return_probes_that_come_and_go(monkeypatch: pytest.MonkeyPatch, multi: 
     monkeypatch.setattr("exporter.bpf.multi.supported", lambda: multi)
     with observe(layers="driver") as observed, started(observed, Script()) as script:
         path = str(BUILD / "libcuda.so.1")
-        [probed] = [it for it in observed.collector._probes._present() if it.hooked.library.path == path]
+        [probed] = [it for it in observed.collector.probes.present() if it.hooked.library.path == path]
         script.run(LOOP)
         states = set()
         for change in range(CHANGES[multi]):
@@ -158,11 +154,11 @@ def test_what_is_held_is_not_known_once_return_probes_were_withdrawn(monkeypatch
         with Script("libc.so.6") as second:
             forbidden.add(second.pid)
             second.run("lib = ctypes.CDLL('libcuda.so.1')")
-            until(lambda: second.pid in observed.collector._ledger._live, "known")
+            until(lambda: second.pid in observed.collector.ledger, "known")
             first.run("lib.cuMemFree_v2(held)")
             assert (None, MIB) == (observed.value(USED, first.pid), observed.value(USED, other.pid))
             assert 1 == observed.value(CALLS, first.pid, api="cuMemFree_v2")
-        until(lambda: second.pid not in observed.collector._ledger._live, "ended")
+        until(lambda: second.pid not in observed.collector.ledger, "ended")
         first.run("new(lib.cuMemAlloc_v2, size(1 << 20))")
         assert 2 * MIB == observed.value(ALLOCATED, first.pid, memory="device")
         assert (None, MIB) == (observed.value(USED, first.pid), observed.value(USED, other.pid))
@@ -180,7 +176,7 @@ def test_a_second_library_that_is_seen_from_its_first_call() -> None:
             started(observed, script).run(allocate)
             assert 0 == observed.value(SEEN, script.pid)
             script.run(f"{more}\nnew(more.cuMemAlloc_v2, size(1 << 20))")
-            [present] = [it for it in observed.collector._probes._present() if it.hooked.library.path == str(other)]
+            [present] = [it for it in observed.collector.probes.present() if it.hooked.library.path == str(other)]
             until(lambda: script.pid in present.users, "the second library known")
             assert 0 == observed.value(SEEN, script.pid)
 
@@ -212,7 +208,7 @@ def test_a_thread_after_another(observed: Observed) -> None:
         assert {"": 1009, "true": 0} == freed(observed, script.pid, "driver")
         assert [] == observed.kernel("in_flight", script.pid)
         script.run("work()")
-        assert 1 == len(observed.kernel("in_flight", script.pid)) <= observed.collector._object.globals()["flights"]
+        assert 1 == len(observed.kernel("in_flight", script.pid)) <= observed.collector.object.globals()["flights"]
         script.end()
         until(lambda: not observed.kernel("in_flight", script.pid), "the end noticed")
 
@@ -276,7 +272,7 @@ def test_ended_processes_that_are_too_many(monkeypatch: pytest.MonkeyPatch) -> N
             with started(observed, Job("--gate", "--hold", *WORK)) as job:
                 job.go()
                 job.report()
-            until(lambda job=job: job.pid not in observed.collector._ledger, "its end")  # type: ignore[misc]
+            until(lambda job=job: job.pid not in observed.collector.ledger, "its end")  # type: ignore[misc]
         once = {False: 2 * 23, True: 4 * 23}  # both layers
         found = observed.sums(LAUNCHES, "gpu_cuda_sync_wait_seconds", ALLOCATED, FREED)
         assert once == found[LAUNCHES] == found["gpu_cuda_sync_wait_seconds"]
@@ -323,7 +319,7 @@ def test_another_program_that_calls_before_it_is_noticed(
         made = script.report()
         assert ({}, 0) == (observed.values(USED, script.pid), observed.value(SEEN, script.pid))
         noticing.set()
-        ledger = observed.collector._ledger
+        ledger = observed.collector.ledger
         until(lambda: not observed.kernel("totals", script.pid) and script.pid in ledger, "exec noticed")
 
         assert {} == observed.values(USED, script.pid)
@@ -365,7 +361,7 @@ def test_the_same_program_again_and_again(tmp_path: Path) -> None:
     ):
         try:
             until(lambda: sum(observed.sums(LAUNCHES)[LAUNCHES].values()) == 500, "all calls counted")
-            until(lambda: process.pid in observed.collector._ledger, "the last one known")
+            until(lambda: process.pid in observed.collector.ledger, "the last one known")
             assert 5 * MIB == sum(observed.sums(ALLOCATED)[ALLOCATED].values())
             used = observed.values(USED, process.pid, api_layer="driver")
             seen = observed.values(SEEN, process.pid)

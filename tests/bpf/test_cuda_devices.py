@@ -160,13 +160,13 @@ def test_two_threads_take_the_first_two_devices_at_once(observed: Observed) -> N
     """How many processes use several devices is right all the same, and none when they have ended."""
     cuda = observed.collector
     with started(observed, Script()) as script:
-        before = cuda._object.globals()["with_several"]
+        before = cuda.object.globals()["with_several"]
         script.run("for device in (0, 1): new(lib.cuDevicePrimaryCtxRetain, device)")
-        assert before + 1 == cuda._object.globals()["with_several"]
+        assert before + 1 == cuda.object.globals()["with_several"]
         script.run(RACE)
-        until(lambda: cuda._object.globals()["with_several"] <= before + 1, "the ends of all but one noticed")
-        assert before + 1 == cuda._object.globals()["with_several"]
-    until(lambda: cuda._object.globals()["with_several"] == before, "the end of the last one noticed")
+        until(lambda: cuda.object.globals()["with_several"] <= before + 1, "the ends of all but one noticed")
+        assert before + 1 == cuda.object.globals()["with_several"]
+    until(lambda: cuda.object.globals()["with_several"] == before, "the end of the last one noticed")
 
 
 def test_frees_are_where_the_memory_was(observed: Observed, node: Node, job: Script) -> None:

@@ -105,9 +105,9 @@ def all_at_once(work, count):
 
 @pytest.fixture
 def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    constants, entries = Cuda._constants, Cuda._entries
-    monkeypatch.setattr(Cuda, "_constants", lambda self: constants(self) | {"flights_most": ROWS})
-    monkeypatch.setattr(Cuda, "_entries", lambda self: entries(self) | {"in_flight": ROWS})
+    constants, entries = Cuda.constants, Cuda.entries
+    monkeypatch.setattr(Cuda, "constants", lambda self: constants(self) | {"flights_most": ROWS})
+    monkeypatch.setattr(Cuda, "entries", lambda self: entries(self) | {"in_flight": ROWS})
     build_standins()
 
 
@@ -139,15 +139,15 @@ def test_memory_of_calls_that_are_not_remembered() -> None:
 
 def test_threads_that_are_cancelled_in_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads of one process take at most half of the table of calls in flight, and give it back when they end."""
-    constants, entries = Cuda._constants, Cuda._entries
-    monkeypatch.setattr(Cuda, "_constants", lambda self: constants(self) | {"flights_most": ROWS})
-    monkeypatch.setattr(Cuda, "_entries", lambda self: entries(self) | {"in_flight": ROWS})
+    constants, entries = Cuda.constants, Cuda.entries
+    monkeypatch.setattr(Cuda, "constants", lambda self: constants(self) | {"flights_most": ROWS})
+    monkeypatch.setattr(Cuda, "entries", lambda self: entries(self) | {"in_flight": ROWS})
     build_standins()
     with observe(layers="driver") as observed, started(observed, Script()) as hostile, Script() as victim:
         started(observed, victim)
         for _ in range(2):
             hostile.run(BLOCKED + "\nthreads = block(40)")
-            assert ROWS // 2 == observed.collector._object.globals()["flights"]
+            assert ROWS // 2 == observed.collector.object.globals()["flights"]
             victim.run(f"held = [new(lib.cuMemAlloc_v2, size({MIB})) for n in range(23)]")
             victim.run("for it in held[1:]: lib.cuMemFree_v2(it)")
             victim.run("lib.cuMemFree_v2(held[0])")

@@ -40,12 +40,12 @@ def probed(observed: Observed, whole: bool = False) -> set[str]:
 
 
 def known(observed: Observed, job: Job) -> bool:
-    return job.pid in observed.collector._ledger._live
+    return job.pid in observed.collector.ledger
 
 
 def recognised(observed: Observed, interposer: Path = INTERPOSER) -> bool:
     """Whether an interposer is known to pass calls on, and is not probed any more."""
-    return str(interposer) in observed.collector._probes.passed() and str(interposer) not in probed(observed)
+    return str(interposer) in observed.collector.probes.passed() and str(interposer) not in probed(observed)
 
 
 def calls(observed: Observed, job: Job) -> dict[str, int]:
@@ -96,7 +96,7 @@ def test_an_interposer_that_is_mapped_first(observed: Observed) -> None:
             second.run(f"lib = ctypes.CDLL(None)\n{LAUNCH.format(31)}\nnew(lib.cuMemAlloc_v2, size(7))")
             assert 31 == observed.value(LAUNCHES, second.pid)
             assert 1 == calls(observed, second)["cuMemAlloc_v2"]
-            until(lambda: second.pid in observed.collector._probes._present()[-1].users, "looked at")
+            until(lambda: second.pid in observed.collector.probes.present()[-1].users, "looked at")
             assert 1 == observed.value(SEEN, second.pid)  # the driver was probed when it was mapped
 
 
@@ -125,4 +125,4 @@ def test_the_driver_mapped_under_another_name(observed: Observed, tmp_path: Path
             for job in (first, second):
                 job.run(LAUNCH.format(23))
                 assert 23 == observed.value(LAUNCHES, job.pid)
-        assert {} == observed.collector._probes.passed()
+        assert {} == observed.collector.probes.passed()

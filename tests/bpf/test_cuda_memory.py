@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ import pytest
 from exporter.nvml.gpus import Gpus
 from exporter.nvml.snapshot import Readings
 from tests.bpf.cuda_node import MIB, Script, build_standins, observe, started
+from tests.bpf.fixtures import each, once
 from tests.bpf.observed import Observed
 from tests.support import until
 from tests.unit.resolve.gpus import gpu, snapshot
@@ -29,23 +30,9 @@ ERRORS = "gpu_cuda_api_errors_total"
 FULL = "accel_exporter_map_full_total"
 
 
-@pytest.fixture(scope="module")
-def observed() -> Iterator[Observed]:
-    build_standins()
-    with observe() as observed:
-        yield observed
-
-
-@pytest.fixture
-def driver(observed: Observed) -> Iterator[Script]:
-    with started(observed, Script()) as script:
-        yield script
-
-
-@pytest.fixture
-def runtime(observed: Observed) -> Iterator[Script]:
-    with started(observed, Script("libcudart.so.12")) as script:
-        yield script
+observed = once(observe)
+driver = each(Script)
+runtime = each(partial(Script, "libcudart.so.12"))
 
 
 def used(observed: Observed, pid: int, layer: str = "driver") -> dict[str, int]:
@@ -249,9 +236,9 @@ def test_resetting_a_device(observed: Observed, runtime: Script) -> None:
 def test_the_last_release_of_a_primary_context(observed: Observed, driver: Script, seen: bool) -> None:
     """The last release ends the context only in a process seen from its first call on: else others may hold it."""
     if seen:
-        observed.collector._object.maps["covered"].set(driver.pid, 1)
+        observed.collector.object.maps["covered"].set(driver.pid, 1)
     else:
-        observed.collector._object.maps["covered"].delete(driver.pid)
+        observed.collector.object.maps["covered"].delete(driver.pid)
     driver.run(
         "one = new(lib.cuDevicePrimaryCtxRetain, 0); new(lib.cuDevicePrimaryCtxRetain, 0)\n"
         "lib.cuCtxSetCurrent(one); new(lib.cuMemAlloc_v2, size(1 << 20)); lib.cuDevicePrimaryCtxRelease_v2(0)"
@@ -484,7 +471,7 @@ def test_the_table_is_sized_by_the_gpus() -> None:
     gpus.serve(lambda: snapshot(*(replace(gpu(index), sets=readings) for index in range(8))), lambda seconds: True)
     segments, size = 80 * 512, 2 * MIB
     with observe(gpus=gpus, layers="driver") as observed, ExitStack() as stack:
-        assert 491_520 == observed.collector._object.maps["live"].max_entries
+        assert 491_520 == observed.collector.object.maps["live"].max_entries
         ranks = [started(observed, stack.enter_context(Script())) for _ in range(8)]
         for rank in ranks:
             rank.begin(f"{EXPAND}\nexpand({segments}, {size}, 1 << 44)")
@@ -517,7 +504,7 @@ def test_codes_of_ones_own() -> None:
 def test_only_what_the_context_had_ends_with_it(observed: Observed, driver: Script) -> None:
     """What is allocated in a context at the address of one that ended is not swept with that one."""
     context = driver.run("out = new(lib.cuCtxCreate_v2, 0, 0).value; new(lib.cuMemAlloc_v2, size(23))")
-    sweep = observed.collector._object.programs["sweep"]
+    sweep = observed.collector.object.programs["sweep"]
     sweep.run(struct.pack("=3Q", driver.pid, context, 1))
     assert {"device": 23} == used(observed, driver.pid)
     sweep.run(struct.pack("=3Q", driver.pid, context, time.monotonic_ns()))

@@ -9,6 +9,7 @@ import pytest
 
 from exporter.model import Distribution, Span
 from tests.bpf.cuda_node import MIB, Job, Script, build_standins, observe, started
+from tests.bpf.fixtures import each
 from tests.bpf.observed import Observed
 from tests.support import until
 
@@ -28,10 +29,7 @@ def observed() -> Iterator[Observed]:
         yield observed
 
 
-@pytest.fixture
-def script(observed: Observed) -> Iterator[Script]:
-    with started(observed, Script()) as script:
-        yield script
+script = each(Script)
 
 
 def spans(observed: Observed, pid: int, count: int) -> list[Span]:

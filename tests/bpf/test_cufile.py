@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from exporter.collectors.cufile import FLAGS, Cufile
 from exporter.cufile import codes
 from tests import wheels
 from tests.bpf.cuda_node import Script, build_standins, started
+from tests.bpf.fixtures import each, once
 from tests.bpf.observed import Observed, running
 from tests.support import until
 
@@ -63,22 +64,11 @@ class Storage(Script):
         self.run(PRELUDE)
 
 
-def observe(kind: type[Cufile] = Cufile) -> AbstractContextManager[Observed]:
-    """The collector, attached to what runs and what comes; soon detached from what earlier tests used."""
-    return running(kind, FLAGS, grace=1.0)
+observe = partial(running, Cufile, FLAGS, grace=1.0)
 
 
-@pytest.fixture(scope="module")
-def observed() -> Iterator[Observed]:
-    build_standins()
-    with observe() as observed:
-        yield observed
-
-
-@pytest.fixture
-def job(observed: Observed) -> Iterator[Storage]:
-    with started(observed, Storage()) as job:
-        yield job
+observed = once(observe)
+job = each(Storage)
 
 
 @pytest.fixture
@@ -258,7 +248,7 @@ def test_a_killed_process(observed: Observed, memory_file: Path) -> None:
 @standin
 def test_threads_that_are_cancelled_in_calls(monkeypatch: pytest.MonkeyPatch, memory_file: Path) -> None:
     """A thread that never returns from a call leaves nothing; the calls that there is no room for are counted."""
-    monkeypatch.setattr(Cufile, "_constants", lambda _: {"in_flight_most": 8})
+    monkeypatch.setattr(Cufile, "constants", lambda _: {"in_flight_most": 8})
     with observe() as observed, started(observed, Storage()) as job:
         job.run(f"shm = register({str(memory_file)!r})")
         job.run(
@@ -267,7 +257,7 @@ def test_threads_that_are_cancelled_in_calls(monkeypatch: pytest.MonkeyPatch, me
             "    lib.standin_stall(c_uint64(60_000_000_000)); read(shm, 1000)\n"
             "for _ in range(7): threads.append(threading.Thread(target=work, daemon=True)); threads[-1].start()"
         )
-        counted = observed.collector._object.globals
+        counted = observed.collector.object.globals
         until(lambda: counted()["in_flight_lost"] == 4, "seven calls, three of them in flight")
         assert 3 == len(observed.in_flight(job.pid))
         job.run("for it in threads: assert 0 == libc.pthread_cancel(c_uint64(it.ident))")
@@ -285,7 +275,7 @@ def test_ended_processes_that_are_too_many(monkeypatch: pytest.MonkeyPatch, memo
         for _ in range(3):
             with started(observed, Storage()) as job:
                 job.run(f"shm = register({str(memory_file)!r})\nfor _ in range(7): read(shm, 1000)")
-            until(lambda job=job: job.pid not in observed.collector._ledger, "its end")  # type: ignore[misc]
+            until(lambda job=job: job.pid not in observed.collector.ledger, "its end")  # type: ignore[misc]
         found = observed.sums(REQUESTS, BYTES, DURATION)
         calls = {False: 7, True: 14}
         assert found == {REQUESTS: calls, BYTES: {False: 7000, True: 14000}, DURATION: calls}
@@ -294,7 +284,7 @@ def test_ended_processes_that_are_too_many(monkeypatch: pytest.MonkeyPatch, memo
 class Narrow(Cufile):
     """With room for few handles."""
 
-    def _entries(self) -> dict[str, int]:
+    def entries(self) -> dict[str, int]:
         return {"handles": 8}
 
 
@@ -302,7 +292,7 @@ class Narrow(Cufile):
 def test_a_full_table(memory_file: Path) -> None:
     """A handle that the table has no room for is counted, and its requests are of an unknown file system."""
     build_standins()
-    with observe(Narrow) as observed, started(observed, Storage()) as job:
+    with running(Narrow, FLAGS, grace=1.0) as observed, started(observed, Storage()) as job:
         job.run(
             f"handles = [register({str(memory_file)!r}) for _ in range(67)]\nfor handle in handles: read(handle, 1)"
         )
@@ -332,7 +322,7 @@ def test_without_return_probes(monkeypatch: pytest.MonkeyPatch, memory_file: Pat
     monkeypatch.setattr("exporter.bpf.trial.Trial.returns_allowed", lambda *_: (False, "this is a test"))
     build_standins()
     with observe() as observed, Storage() as job:
-        until(lambda: job.pid in observed.collector._ledger._live, "known")
+        until(lambda: job.pid in observed.collector.ledger, "known")
         job.run(
             f"shm = register({str(memory_file)!r})\n"
             "for _ in range(23): read(shm, 1); later(lib.cuFileWriteAsync, shm, 1)\n"

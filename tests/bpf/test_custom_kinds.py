@@ -266,7 +266,7 @@ def test_without_multi_uprobe_links(
     put(tmp_path, "site", SPANS % BUFFERS["ring"], SPANS_MEANING)
     with observe(tmp_path, headers) as observed, Caller(library) as caller:
         attached(observed, library)
-        assert not any(program.multi for program in observed.collector.probes[0].attacher._programs.programs.values())
+        assert not any(program.multi for program in observed.collector.probes[0].attacher.programs.programs.values())
         caller.call("slow", 23, 100)
         until(lambda: len(observed.spans) == 23, "23 spans")
 

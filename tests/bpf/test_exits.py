@@ -84,7 +84,7 @@ def watched(exits: Exits, library: Path) -> Callable[[], Script]:
 
     def start() -> Script:
         job = Script(libraries=library.parent)
-        until(lambda: job.pid in exits._users, "the process is known to use a GPU")
+        until(lambda: job.pid in exits.users, "the process is known to use a GPU")
         return job
 
     return start
@@ -149,7 +149,7 @@ def test_another_program(exits: Exits, watched: Callable[[], Script]) -> None:
     """A process that runs another program, without a GPU, is no GPU process when it ends."""
     with watched() as job, watched() as later:
         job.begin("os.execv('/bin/sleep', ['sleep', '600'])")
-        until(lambda: job.pid not in exits._users, "the exec is noticed")
+        until(lambda: job.pid not in exits.users, "the exec is noticed")
         os.kill(job.pid, signal.SIGABRT)
         job.process.wait(PATIENCE)
         later.begin("os._exit(3)")
@@ -161,8 +161,8 @@ def test_another_program(exits: Exits, watched: Callable[[], Script]) -> None:
 def test_series_are_bounded(exits: Exits) -> None:
     """However many jobs come and go, the oldest series make room."""
     for number in range(MOST_SERIES + 50):
-        exits._users[number] = (("comm", f"job{number}"),)
-        exits._ended(type("End", (), {"tgid": number, "status": 0, "ended": 0}))
+        exits.users[number] = (("comm", f"job{number}"),)
+        exits.ended(type("End", (), {"tgid": number, "status": 0, "ended": 0}))
 
     found = [it.labels["comm"] for it in exits.collect() if prometheus.name(it.metric) == "gpu_process_exits_total"]
     assert MOST_SERIES == len(found)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +11,8 @@ import pytest
 
 from exporter.governor import files
 from exporter.governor.governor import Governor
-from tests.bpf.nccl_node import BUILD, NcclNode, build_standins, observe
+from tests.bpf.nccl_node import NcclNode, observe
+from tests.bpf.working_job import Api, Job, Stretch
 from tests.support import until
 
 pytestmark = [
@@ -24,92 +22,21 @@ pytestmark = [
 ]
 
 PEERS, COUNT, BOUND = 64, 1000, 0.01
-JOB = """
-#include <stdio.h>
-#include <time.h>
-#include <unistd.h>
-struct id { char bytes[128]; };
-int ncclCommInitRank(void **, int, struct id, int), ncclGroupStart(void), ncclGroupEnd(void);
-int ncclSend(const void *, unsigned long, int, int, void *, void *);
-int ncclRecv(const void *, unsigned long, int, int, void *, void *);
-static long now(int clock)
-{
-	struct timespec t;
-	clock_gettime(clock, &t);
-	return t.tv_sec * 1000000000 + t.tv_nsec;
-}
-int main(void)
-{
-	void *comm;
-	struct id id = {"governor"};
-	long ms, own, pause, groups = 0;
-	ncclCommInitRank(&comm, 64, id, 0);
-	puts("ready");
-	for (fflush(stdout); scanf("%ld %ld %ld", &ms, &own, &pause) == 3; fflush(stdout)) {
-		long begun = now(CLOCK_MONOTONIC), cpu = now(CLOCK_PROCESS_CPUTIME_ID), made = 0;
-		for (; now(CLOCK_MONOTONIC) < begun + ms * 1000000; made++) {
-			for (volatile long i = 0; i < own; i++)
-				;
-			ncclGroupStart();
-			for (int peer = 0; peer < PEERS; peer++) {
-				ncclSend(0, COUNT, 7, peer, comm, 0);
-				ncclRecv(0, COUNT, 7, peer, comm, 0);
-			}
-			ncclGroupEnd();
-			if (pause)
-				usleep(pause);
-		}
-		groups += made;
-		printf("%ld %ld %ld\\n", made, now(CLOCK_PROCESS_CPUTIME_ID) - cpu, groups);
-	}
-	return 0;
-}
-"""
+NCCL = Api(
+    "libnccl.so.2",
+    "struct id { char bytes[128]; };"
+    "int ncclCommInitRank(void **, int, struct id, int), ncclGroupStart(void), ncclGroupEnd(void);"
+    "int ncclSend(const void *, unsigned long, int, int, void *, void *);"
+    "int ncclRecv(const void *, unsigned long, int, int, void *, void *);",
+    'void *comm; struct id id = {"governor"}; ncclCommInitRank(&comm, 64, id, 0);',
+    f"ncclGroupStart(); for (int peer = 0; peer < {PEERS}; peer++) {{"
+    f" ncclSend(0, {COUNT}, 7, peer, comm, 0); ncclRecv(0, {COUNT}, 7, peer, comm, 0); }} ncclGroupEnd();",
+    at_once=1,
+)
 
 
-@dataclass(frozen=True)
-class Stretch:
-    """Some time of the job: groups in it and their CPU time in seconds, and all groups until its end."""
-
-    groups: int
-    cpu: float
-    total: int
-
-
-class Job:
-    def __init__(self, folder: Path) -> None:
-        build_standins()
-        self.library = Path(shutil.copy(BUILD / "libnccl.so.2", folder))
-        flags = [f"-DPEERS={PEERS}", f"-DCOUNT={COUNT}", "-x", "c", "-", "-x", "none", str(self.library)]
-        command = ["gcc", "-O2", f"-Wl,-rpath,{folder}", "-o", folder / "job", *flags]
-        subprocess.run(command, input=JOB, text=True, check=True)
-        pipe = subprocess.PIPE
-        self.process = subprocess.Popen([folder / "job"], stdin=pipe, stdout=pipe, text=True, bufsize=1)
-        self._line()
-
-    def _line(self) -> str:
-        assert self.process.stdout
-        return self.process.stdout.readline()
-
-    def work(self, seconds: float, own: int = 0, pause_us: int = 0) -> Stretch:
-        """Groups for so long, after `own` turns of a loop each, with a pause after each."""
-        assert self.process.stdin
-        self.process.stdin.write(f"{seconds * 1000:.0f} {own} {pause_us}\n")
-        made, cpu, total = map(int, self._line().split())
-        return Stretch(made, cpu / 1e9, total)
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.communicate()
-
-
-@contextmanager
-def job(folder: Path) -> Iterator[Job]:
-    made = Job(folder)
-    try:
-        yield made
-    finally:
-        made.end()
+def job(folder: Path) -> Job:
+    return Job(NCCL, folder)
 
 
 @contextmanager
@@ -146,9 +73,9 @@ def hits(observed: NcclNode) -> int:
 
 def windows(observed: NcclNode, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """One item for each window that was open since, at its end."""
-    assert observed.collector._watch
+    assert observed.collector.watch
     ended: list[int] = []
-    estimates = observed.collector._watch.estimates
+    estimates = observed.collector.watch.estimates
     settle = estimates.settle
     monkeypatch.setattr(estimates, "settle", lambda owner: (settle(owner), ended.append(1)))
     return ended
@@ -172,15 +99,15 @@ def test_a_job_that_only_sends_is_left_alone(tmp_path: Path, monkeypatch: pytest
         bare = running.work(1)
         with governed(running, 0) as observed:
             exact = running.work(1)
-            assert {"Send calls": exact.groups * PEERS} == {"Send calls": counted(observed, running)["Send calls"]}
+            assert {"Send calls": exact.calls * PEERS} == {"Send calls": counted(observed, running)["Send calls"]}
             assert {None} == levels(observed, running)
         with governed(running, BOUND) as observed:
             begun, since = exact.total, counted(observed, running)
             throttle(observed, running, 0)
             seen, stretch = hits(observed), running.work(10)
-            assert hits(observed) - seen < 0.1 * stretch.groups * 2 * PEERS
-            dear, left = (exact.cpu / exact.groups, stretch.cpu / stretch.groups)
-            assert left - bare.cpu / bare.groups < 0.3 * (dear - bare.cpu / bare.groups)
+            assert hits(observed) - seen < 0.1 * stretch.calls * 2 * PEERS
+            dear, left = (exact.cpu / exact.calls, stretch.cpu / stretch.calls)
+            assert left - bare.cpu / bare.calls < 0.3 * (dear - bare.cpu / bare.calls)
             ended = windows(observed, monkeypatch)
             until(lambda: len(ended) >= 2, "all groups are between windows")
             now = counted(observed, running)
@@ -197,10 +124,10 @@ def test_large_groups_are_bounded_one_by_one(tmp_path: Path, monkeypatch: pytest
     own, allowed = 200_000, 10e-6
     with job(tmp_path) as running, governed(running, bound=0.9) as observed:
         throttle(observed, running, own)
-        price = observed.collector._probes.price("ncclSend")
+        price = observed.collector.probes.price("ncclSend")
         assert price and 2 * PEERS * price > 2 * allowed, "messages of a group cost enough for this test"
         seen, stretch = hits(observed), running.work(20, own)
-        assert (hits(observed) - seen) * price / stretch.groups < 1.3 * allowed
+        assert (hits(observed) - seen) * price / stretch.calls < 1.3 * allowed
         until(lambda: levels(observed, running) == {0}, "all calls are counted again")
         now = counted(observed, running)
         assert now["Send calls"] / (stretch.total * PEERS) == pytest.approx(1, rel=0.05)
@@ -215,10 +142,10 @@ def test_the_bound_is_kept_and_calls_are_counted_again(tmp_path: Path, monkeypat
     with job(tmp_path) as running, governed(running, BOUND) as observed:
         throttle(observed, running, own)
         seen, stretch = hits(observed), running.work(10, own)
-        price = observed.collector._probes.price("ncclSend")
+        price = observed.collector.probes.price("ncclSend")
         assert price
         assert (hits(observed) - seen) * price / stretch.cpu < 3 * BOUND
-        assert stretch.groups * 2 * PEERS * price / stretch.cpu > 6 * BOUND, "the job sends enough for this test"
+        assert stretch.calls * 2 * PEERS * price / stretch.cpu > 6 * BOUND, "the job sends enough for this test"
         share = observed.value("accel_exporter_probe_sampled_ratio", symbol="ncclSend", library=str(running.library))
         assert 0 < share < 1
         until(lambda: levels(observed, running) == {0}, "all calls are counted again")
@@ -226,8 +153,8 @@ def test_the_bound_is_kept_and_calls_are_counted_again(tmp_path: Path, monkeypat
         assert now["Send calls"] / (stretch.total * PEERS) == pytest.approx(1, rel=0.05)
         assert now["Recv bytes"] / (stretch.total * PEERS * 4 * COUNT) == pytest.approx(1, rel=0.05)
         little = running.work(4, 0, 500_000)
-        assert little.groups * PEERS == counted(observed, running)["Send calls"] - now["Send calls"]
+        assert little.calls * PEERS == counted(observed, running)["Send calls"] - now["Send calls"]
         last = counted(observed, running)
         running.end()
-        until(lambda: running.process.pid not in observed.collector._ledger, "its end is known")
+        until(lambda: running.process.pid not in observed.collector.ledger, "its end is known")
         assert last == counted(observed, running)

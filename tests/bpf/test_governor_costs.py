@@ -20,15 +20,15 @@ pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="cost of probe
 
 
 def hits(observed: Observed, pid: int) -> dict[str, tuple[int, int]]:
-    rows = observed.collector._object.maps["process_hits"].items()
+    rows = observed.collector.object.maps["process_hits"].items()
     return {HITS[key.hit]: (seen.calls, seen.requests) for key, seen in rows if key.tgid == pid}
 
 
 def costs(observed: Observed) -> Callable[[int], float]:
     verbs = observed.collector
     assert isinstance(verbs, Verbs)
-    until(lambda: verbs._probes.price("post_send") is not None, "prices")
-    return lambda pid: sum((it.posts + it.other) for it in verbs._charged.of([pid]).values())
+    until(lambda: verbs.probes.price("post_send") is not None, "prices")
+    return lambda pid: sum((it.posts + it.other) for it in verbs.charged.of([pid]).values())
 
 
 def test_posts_and_polls_of_a_process() -> None:
@@ -49,7 +49,7 @@ def test_posts_and_polls_of_a_process() -> None:
         expected = {"post_send": (26, 38), "post_recv": (7, 14), "poll_cq": (11, 0)}
         assert expected == hits(observed, job.pid)
         assert {} == hits(observed, other.pid) and cost(other.pid) == 0
-        price, trial = observed.collector._probes.price, observed.collector._node.trial.costs
+        price, trial = observed.collector.probes.price, observed.collector.node.trial.costs
         assert trial
         least = 26 * price("post_send") + 7 * price("post_recv") + 11 * price("poll_cq")
         assert least < cost(job.pid) < least + (12 + 7) * trial.emulated
@@ -71,7 +71,7 @@ def test_extended_posts_of_a_process() -> None:
             job.build(8, 3)
         calls, requests = hits(observed, job.pid)["wr_complete"]
         assert (calls - before[0], requests - before[1]) == (5, 15)
-        price = observed.collector._probes.price
+        price = observed.collector.probes.price
         each = 5 * (price("wr_start") + price("wr_complete")) + 15 * (price("wr_send") + price("wr_set_sge"))
         assert cost(job.pid) - was == pytest.approx(each)
         assert each > 0
@@ -99,10 +99,10 @@ def test_calls_of_cufile(tmp_path: Path, memory_file: Path) -> None:  # noqa: F8
         job.run(f"handle = register({str(memory_file)!r})")
         for _ in range(23):
             job.run("read(handle, 10)")
-        price = cufile._probes.price
+        price = cufile.probes.price
         own = price("cuFileHandleRegister") + 23 * price("cuFileRead")
         assert own > 0
-        assert {job.pid: pytest.approx(own), other.pid: 0.0} == cufile._costs([job.pid, other.pid])
+        assert {job.pid: pytest.approx(own), other.pid: 0.0} == cufile.costs([job.pid, other.pid])
         pid = job.pid
         job.process.kill()
-        until(lambda: cufile._costs([pid]) == {pid: 0.0}, "its rows are removed")
+        until(lambda: cufile.costs([pid]) == {pid: 0.0}, "its rows are removed")

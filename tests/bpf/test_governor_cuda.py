@@ -13,8 +13,8 @@ from exporter.bpf import process_links
 from exporter.governor import files
 from exporter.governor.governor import Governor
 from tests.bpf.cuda_node import observe
-from tests.bpf.launching_job import CUDA, Job, Stretch
 from tests.bpf.observed import Observed
+from tests.bpf.working_job import CUDA, Job, Stretch
 from tests.support import until
 
 pytestmark = [
@@ -98,7 +98,7 @@ def test_a_job_that_only_launches_is_left_alone(tmp_path: Path, monkeypatch: pyt
         bare = running.work(0.5, waits=True)
         with governed(running, 0) as observed:
             dear = running.work(0.5, waits=True)
-            assert dear.launches == counted(observed, running)
+            assert dear.calls == counted(observed, running)
             assert level(observed, running) is None
         with governed(running, BOUND) as observed:
             until(lambda: observed.attached(other.process.pid, {str(other.library)}), "attached")
@@ -106,12 +106,12 @@ def test_a_job_that_only_launches_is_left_alone(tmp_path: Path, monkeypatch: pyt
                 throttle(observed, running, 0, waits=True)
                 begun, seen = counted(observed, running), hits(observed)
                 stretch = running.work(4, waits=True)
-                assert hits(observed) - seen < 0.1 * stretch.launches
+                assert hits(observed) - seen < 0.1 * stretch.calls
                 assert stretch.each - bare.each < 0.2 * (dear.each - bare.each)
                 until(lambda: level(observed, running) == 0, "all launches are counted again")
             whole = counted(observed, running)
             assert whole / (stretch.total - dear.total) == pytest.approx(1, rel=0.1)
             assert begun < whole
             little = running.work(2, pause_us=100_000)
-            assert little.launches == counted(observed, running) - whole
+            assert little.calls == counted(observed, running) - whole
             assert not process_links.supported() or its[-1].total == counted(observed, other)

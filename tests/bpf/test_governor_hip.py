@@ -11,8 +11,8 @@ import pytest
 from exporter.governor import files
 from exporter.governor.governor import Governor
 from tests.bpf.hip_node import CALLS, LAUNCHES, observe
-from tests.bpf.launching_job import HIP, Job
 from tests.bpf.observed import Observed
+from tests.bpf.working_job import HIP, Job
 from tests.support import until
 
 pytestmark = [
@@ -57,7 +57,7 @@ def test_launches_in_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     try:
         with governed(running, 0) as observed:
             every = running.work(0.5, waits=True)
-            assert every.launches == counted(observed, running)
+            assert every.calls == counted(observed, running)
             assert level(observed, running) is None
         with governed(running, BOUND) as observed:
             for _ in range(60):
@@ -68,16 +68,16 @@ def test_launches_in_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             running.work(3, waits=True)
             seen = hits(observed)
             stretch = running.work(4, waits=True)
-            assert hits(observed) - seen < 0.1 * stretch.launches
+            assert hits(observed) - seen < 0.1 * stretch.calls
             until(lambda: level(observed, running) == 0, "all launches are counted again")
             whole = counted(observed, running)
             assert whole / (stretch.total - every.total) == pytest.approx(1, rel=0.1)
             waits = observed.value(CALLS, running.process.pid, api=HIP.wait)
             assert waits * 100 == stretch.total - every.total
             little = running.work(2, pause_us=100_000)
-            assert little.launches == counted(observed, running) - whole
+            assert little.calls == counted(observed, running) - whole
             running.end()
-            until(lambda: running.process.pid not in observed.collector._ledger._live, "ended")
-            assert whole + little.launches == counted(observed, running)
+            until(lambda: running.process.pid not in observed.collector.ledger, "ended")
+            assert whole + little.calls == counted(observed, running)
     finally:
         running.end()

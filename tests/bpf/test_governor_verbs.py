@@ -146,7 +146,7 @@ def test_posts_of_a_job_that_works_are_estimated(monkeypatch: pytest.MonkeyPatch
     Nothing is lost at its end. The error of what they take is that of the estimate, and greater where work is less."""
     monkeypatch.setattr(files, "CYCLE_SECONDS", 1.0)
     with Job() as job, governed(job) as observed:
-        price = observed.collector._probes.price("post_send")
+        price = observed.collector.probes.price("post_send")
         turns = round(work * price * TRIED / storm(job, 0.2, TRIED, bare=True).each)
         before = throttle(observed, job, turns)
         seen = hits(observed, "post_send")
@@ -166,7 +166,7 @@ def test_posts_of_a_job_that_works_are_estimated(monkeypatch: pytest.MonkeyPatch
         assert posts(observed, job)["unknown"] == now["unknown"]
         last = posts(observed, job)
         job.process.kill()
-        until(lambda: job.pid not in observed.collector._ledger, "its end is known")
+        until(lambda: job.pid not in observed.collector.ledger, "its end is known")
         assert last == posts(observed, job)
 
 
@@ -184,7 +184,7 @@ def test_requests_before_a_gap_are_not_taken_for_later_ones(monkeypatch: pytest.
     with Job() as job, observe() as observed:
         attached(observed, job).create()
         job.connect()
-        [file] = observed.collector._probes.sampled_files().values()
+        [file] = observed.collector.probes.sampled_files().values()
 
         def completed() -> int:
             job.step("complete", 1, 0)

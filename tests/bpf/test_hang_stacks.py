@@ -66,8 +66,8 @@ def hanging() -> Iterator[tuple[subprocess.Popen[str], StackProfiles]]:
     ):
         assert job.stdin and job.stdout and job.stdout.readline()
         try:
-            until(lambda: observed.collector._returns, "return probes")
-            until(lambda: job.pid in observed.collector._ledger, "the job")
+            until(lambda: observed.collector.returns, "return probes")
+            until(lambda: job.pid in observed.collector.ledger, "the job")
             job.stdin.write("\n")
             job.stdin.flush()
             yield job, profiles

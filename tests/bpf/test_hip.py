@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from exporter.collectors.hip import function
 from tests.bpf.cuda_node import build_standins, started
+from tests.bpf.fixtures import each, once
 from tests.bpf.hip_node import (
     ALLOCATED,
     CALLS,
@@ -35,17 +34,8 @@ pytestmark = [pytest.mark.needs_bpf]
 standin = pytest.mark.evidence(feature="HIP calls", on="stand-in")
 
 
-@pytest.fixture(scope="module")
-def observed() -> Iterator[Observed]:
-    build_standins()
-    with observe() as observed:
-        yield observed
-
-
-@pytest.fixture
-def job(observed: Observed) -> Iterator[HipScript]:
-    with started(observed, HipScript()) as job:
-        yield job
+observed = once(observe)
+job = each(HipScript)
 
 
 @standin
@@ -161,9 +151,9 @@ def test_launches(observed: Observed, job: HipScript) -> None:
 @standin
 def test_what_probes_cost_a_process(monkeypatch: pytest.MonkeyPatch, observed: Observed, job: HipScript) -> None:
     """Each hit has its price, of launches too; of a call in a call there are two."""
-    monkeypatch.setattr(observed.collector._probes, "price", lambda symbol: 0.5)
+    monkeypatch.setattr(observed.collector.probes, "price", lambda symbol: 0.5)
     job.run("for _ in range(23): launch(); lib.hipMemcpyPeer(memory, 1, memory, 0, size(1))")
-    tally = observed.collector._launches.tallies([job.pid])[job.pid]
+    tally = observed.collector.launches.tallies([job.pid])[job.pid]
     assert (23 * 0.5, 2 * 23 * 0.5) == (tally.cost, tally.other)
 
 
@@ -269,7 +259,7 @@ def test_ended_processes_that_are_too_many(monkeypatch: pytest.MonkeyPatch) -> N
         for _ in range(3):
             with started(observed, HipScript()) as job:
                 job.run("for _ in range(7): launch(); lib.hipMemcpyHtoD(memory, memory, size(10))")
-            until(lambda job=job: job.pid not in observed.collector._ledger, "its end")  # type: ignore[misc]
+            until(lambda job=job: job.pid not in observed.collector.ledger, "its end")  # type: ignore[misc]
         found = observed.sums(LAUNCHES, COPIED)
         assert found == {LAUNCHES: {False: 7, True: 14}, COPIED: {False: 70, True: 140}}
 
@@ -310,7 +300,7 @@ def test_without_return_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("exporter.bpf.trial.Trial.returns_allowed", lambda *_: (False, "this is a test"))
     build_standins()
     with observe() as observed, HipScript() as job:
-        until(lambda: job.pid in observed.collector._ledger._live, "known")
+        until(lambda: job.pid in observed.collector.ledger, "known")
         job.run(
             "for _ in range(23): new(lib.hipMalloc, size(10)); launch(); lib.hipDeviceSynchronize()\n"
             "lib.standin_fail(1); lib.hipMemcpyHtoD(memory, memory, size(1))"

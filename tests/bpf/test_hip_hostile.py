@@ -11,6 +11,7 @@ import pytest
 
 from exporter.views.prometheus import render
 from tests.bpf.cuda_node import BUILD, Script, build_standins, started
+from tests.bpf.fixtures import each
 from tests.bpf.hip_node import (
     ALLOCATED,
     CALLS,
@@ -44,10 +45,7 @@ def observed() -> Iterator[Observed]:
         yield observed
 
 
-@pytest.fixture
-def job(observed: Observed) -> Iterator[HipScript]:
-    with started(observed, HipScript()) as job:
-        yield job
+job = each(HipScript)
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="on arm64 the stack does not show that a call has ended")
@@ -105,7 +103,7 @@ def test_another_program_that_allocates_before_it_is_noticed(
         if meanwhile:
             job.run(meanwhile)
         noticing.set()
-        until(lambda: not observed.kernel("totals", job.pid) and job.pid in observed.collector._ledger, "exec noticed")
+        until(lambda: not observed.kernel("totals", job.pid) and job.pid in observed.collector.ledger, "exec noticed")
         job.run("new(lib.hipMalloc, size(7))")
         assert used == observed.by(USED, job.pid, "memory") and 0 == observed.value(SEEN, job.pid)
 
@@ -179,9 +177,9 @@ def test_a_library_that_passes_calls_on(compile_library: Callable[[str, str], Pa
     """Launches through a library put before HIP count once."""
     shim = compile_library("libhipshim.so", SHIM)
     with started(observed, HipScript()), Script(shim) as job:
-        until(lambda: job.pid in observed.collector._ledger, "known")
+        until(lambda: job.pid in observed.collector.ledger, "known")
         job.run("lib.hipGraphLaunch(None, None)")  # it loads HIP
-        until(lambda: str(shim) in observed.collector._probes.passed(), "recognised")
+        until(lambda: str(shim) in observed.collector.probes.passed(), "recognised")
         until(lambda: observed.attached(job.pid, {str(BUILD / "libamdhip64.so.5")}), "attached")
         before = observed.value(GRAPHS, job.pid)
         job.run("for _ in range(23): lib.hipGraphLaunch(None, None); lib.hipFree(new(lib.hipMalloc, size(10)))")
@@ -240,9 +238,9 @@ def test_a_library_with_any_number_of_errors(
     for _ in range(2):
         with started(observed, Script(library)) as hostile:
             hostile.run("for code in range(1, 5000): lib.hipFree(code)")
-            assert 2048 == len([*observed.collector._object.maps["errors"].items()])
+            assert 2048 == len([*observed.collector.object.maps["errors"].items()])
             job.run("lib.standin_fail(719); lib.hipDeviceSynchronize()")
         until(lambda pid=hostile.pid: not observed.kernel("error_shares", pid), "its end")  # type: ignore[misc]
     assert {("hipDeviceSynchronize", "719"): 2} == observed.by(ERRORS, job.pid, "api", "code")
-    loaded = observed.collector._object
+    loaded = observed.collector.object
     assert loaded.globals()["error_rows"] == len([*loaded.maps["errors"].items()])

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from exporter.bpf import sessions
 from exporter.bpf.libbpf import run_time_statistics
 from exporter.resolve.communicators import Member
+from tests.bpf.fixtures import each, once
 from tests.bpf.nccl_node import BUILD, NcclNode, Rank, build_standins, observe, started
 from tests.support import until
 
@@ -26,17 +28,8 @@ INFO = "nccl_communicator_info"
 ERRORS = "nccl_errors_total"
 
 
-@pytest.fixture(scope="module")
-def observed() -> Iterator[NcclNode]:
-    build_standins()
-    with observe(spans_per_second=100_000) as observed:
-        yield observed
-
-
-@pytest.fixture
-def rank(observed: NcclNode) -> Iterator[Rank]:
-    with started(observed, Rank()) as rank:
-        yield rank
+observed = once(partial(observe, spans_per_second=100_000))
+rank = each(Rank)
 
 
 def by_collective(observed: NcclNode, metric: str, pid: int) -> dict[str, int]:
@@ -212,10 +205,10 @@ def test_in_flight(observed: NcclNode, rank: Rank) -> None:
     rank.run("c = init(0, 2, b'a')" + ENDS_STALL)
     rank.begin("lib.standin_stall(c_uint64(600 * 10**9)); reduce_all(c, 1)")
     until(lambda: observed.value("nccl_calls_in_flight", rank.pid) == 1, "in flight")
-    assert ["ncclAllReduce"] == [it.what for it in observed.collector._standing() if it.pid == rank.pid]
+    assert ["ncclAllReduce"] == [it.what for it in observed.collector.standing() if it.pid == rank.pid]
     os.kill(rank.pid, signal.SIGUSR1)
     rank.answer()
-    assert [] == [it for it in observed.collector._standing() if it.pid == rank.pid]
+    assert [] == [it for it in observed.collector.standing() if it.pid == rank.pid]
     assert 0 == observed.value("nccl_calls_in_flight", rank.pid)
 
 
@@ -342,7 +335,7 @@ def test_ended_processes_that_are_too_many(monkeypatch: pytest.MonkeyPatch) -> N
         for _ in range(3):
             with started(observed, Rank()) as rank:
                 rank.run("c = init(0, 2, b'a')\nfor i in range(7): reduce_all(c, 1)")
-            until(lambda rank=rank: rank.pid not in observed.collector._ledger, "its end")  # type: ignore[misc]
+            until(lambda rank=rank: rank.pid not in observed.collector.ledger, "its end")  # type: ignore[misc]
         found = observed.sums(CALLS, BYTES, "nccl_enqueue_seconds")
         assert found == {CALLS: {False: 7, True: 14}, BYTES: {False: 28, True: 56}} | {
             "nccl_enqueue_seconds": {False: 7, True: 14}
@@ -374,7 +367,7 @@ PROGRAMS = ("on_call", "on_message", "on_enter", "on_return")
 
 def runs(observed: NcclNode, rank: Rank, lines: str) -> dict[str, int]:
     """How often each program ran for these lines."""
-    programs = observed.collector._object.programs
+    programs = observed.collector.object.programs
     with closing(run_time_statistics()):
         before = {name: programs[name].stats()[1] for name in PROGRAMS}
         rank.run(lines)
@@ -426,7 +419,7 @@ def test_return_probes_that_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None
     with observe() as observed, started(observed, Rank()) as rank:
         rank.run("c = init(0, 2, b'a'); reduce_all(c, 1)")
         path = str(BUILD / "libnccl.so.2")
-        [probed] = [it for it in observed.collector._probes._present() if it.hooked.library.path == path]
+        [probed] = [it for it in observed.collector.probes.present() if it.hooked.library.path == path]
         rank.run(LOOP)
         states = set()
         for change in range(CHANGES):
@@ -442,7 +435,7 @@ def test_a_call_whose_return_is_not_seen() -> None:
     build_standins()
     with observe() as observed, started(observed, Rank()) as rank:
         path = str(BUILD / "libnccl.so.2")
-        [probed] = [it for it in observed.collector._probes._present() if it.hooked.library.path == path]
+        [probed] = [it for it in observed.collector.probes.present() if it.hooked.library.path == path]
         rank.run("c = init(0, 2, b'a')" + ENDS_STALL)
         rank.begin("lib.standin_stall(c_uint64(600 * 10**9)); reduce_all(c, 1)")
         until(lambda: observed.value("nccl_calls_in_flight", rank.pid) == 1, "in flight")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 
 import pytest
 
-from tests.bpf.nccl_node import NcclNode, Rank, build_standins, observe
+from tests.bpf.fixtures import once
+from tests.bpf.nccl_node import NcclNode, Rank, observe
 from tests.bpf.test_nccl_meetings import BEHIND, LAG, lags, ranks
 from tests.support import until
 
@@ -22,11 +23,7 @@ ALL_TO_ALL = "lib.ncclAlltoAll(None, None, size(1), 7, c, None)"
 LATE_S = 0.3
 
 
-@pytest.fixture(scope="module")
-def observed() -> Iterator[NcclNode]:
-    build_standins()
-    with observe(message_spans=True, spans_per_second=100_000) as observed:
-        yield observed
+observed = once(partial(observe, message_spans=True, spans_per_second=100_000))
 
 
 def late(observed: NcclNode, pid: int) -> float:
@@ -119,7 +116,7 @@ def test_a_simulation_without_return_probes(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("exporter.bpf.trial.Trial.returns_allowed", lambda *_: (False, "this is a test"))
     with observe() as observed, ExitStack() as stack:
         job = [stack.enter_context(Rank()) for _ in range(2)]
-        until(lambda: all(rank.pid in observed.collector._ledger for rank in job), "known")
+        until(lambda: all(rank.pid in observed.collector.ledger for rank in job), "known")
         for number, rank in enumerate(job):
             rank.run(f"c = init({number}, 2, b'no returns'); {CALL}; {START}{CALL}{END}")
         assert [1, 1] == lags(observed, job)

@@ -40,7 +40,7 @@ def ranks(observed: NcclNode, count: int, name: str) -> Iterator[list[Rank]]:
 
 
 def meetings(observed: NcclNode) -> Map:
-    return observed.collector._object.maps["meetings"]
+    return observed.collector.object.maps["meetings"]
 
 
 def hashes(observed: NcclNode, *job: Rank) -> set[int]:
@@ -67,7 +67,7 @@ def test_rows_are_removed(observed: NcclNode) -> None:
         job[0].run("lib.ncclCommDestroy(c)")
         assert 2 == rows(observed, ours)
         job[1].process.kill()
-        until(lambda: job[1].pid not in observed.collector._ledger, "the end noticed")
+        until(lambda: job[1].pid not in observed.collector.ledger, "the end noticed")
         assert 2 == rows(observed, ours)
         job[2].run("lib.ncclCommAbort(c)")
         assert 0 == rows(observed, ours)
@@ -83,7 +83,7 @@ def test_ranks_that_die_at_once(observed: NcclNode) -> None:
         assert 1 == rows(observed, ours)
         for rank in job:
             rank.process.kill()
-        until(lambda: not any(rank.pid in observed.collector._ledger for rank in job), "the end noticed")
+        until(lambda: not any(rank.pid in observed.collector.ledger for rank in job), "the end noticed")
         assert 0 == rows(observed, ours)
 
 
@@ -169,7 +169,7 @@ def test_jobs_of_one_user(across: bool, tmp_path: Path) -> None:
             for number, rank in enumerate(job):
                 rank.run(f"lib.ncclCommDestroy(c); c = init({number}, 3, b'moved'); reduce_all(c, 1)")
             assert [1, 1, int(across)] == lags(observed, job)
-        until(lambda: not any(rank.pid in observed.collector._ledger for rank in job), "the end noticed")
+        until(lambda: not any(rank.pid in observed.collector.ledger for rank in job), "the end noticed")
 
 
 def test_a_process_has_a_share_of_the_peers(observed: NcclNode) -> None:

@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from exporter.model import Span
+from tests.bpf.fixtures import each, once
 from tests.bpf.nccl_node import BUILD, NcclNode, Rank, build_standins, observe, started
 from tests.support import until
 
 pytestmark = pytest.mark.needs_bpf
 
 
-@pytest.fixture(scope="module")
-def observed() -> Iterator[NcclNode]:
-    build_standins()
-    with observe(spans_per_second=100_000, message_spans=True) as observed:
-        yield observed
-
-
-@pytest.fixture
-def rank(observed: NcclNode) -> Iterator[Rank]:
-    with started(observed, Rank()) as rank:
-        yield rank
+observed = once(partial(observe, spans_per_second=100_000, message_spans=True))
+rank = each(Rank)
 
 
 def spans(observed: NcclNode, pid: int, count: int) -> list[Span]:
@@ -225,7 +218,7 @@ def test_nobody_takes_spans() -> None:
         rank.run("c = init(0, 2, b'a')\nfor i in range(500): reduce_all(c, 1)")
         assert 500 == sum(observed.value("nccl_enqueue_seconds", rank.pid, collective="AllReduce").counts)
         assert {} == observed.values(DROPPED) | observed.values(UNSAMPLED)
-        assert 0 == observed.collector._object.globals()["spans_limited"]
+        assert 0 == observed.collector.object.globals()["spans_limited"]
         assert [] == observed.spans
 
 
@@ -248,7 +241,7 @@ def test_without_return_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     with observe() as observed:
         rank = Rank()
         with rank:
-            until(lambda: rank.pid in observed.collector._ledger, "known")
+            until(lambda: rank.pid in observed.collector.ledger, "known")
             rank.run(
                 "c = init(0, 2, b'a')\nfor i in range(23): reduce_all(c, 1)\n"
                 "lib.ncclBcast(None, size(1), 7, 0, c, None)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from exporter.model import Span
 from exporter.nvml.gpus import Gpus
 from exporter.nvml.snapshot import GpuProcess
+from tests.bpf.fixtures import once
 from tests.bpf.nccl_node import NcclNode, Rank, build_standins, observe, started
 from tests.support import until
 from tests.unit.resolve.gpus import WHOLE, gpu, snapshot
@@ -21,11 +23,7 @@ pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="NCCL straggle
 LAG, BEHIND = "nccl_rank_arrival_lag_seconds", "nccl_rank_calls_behind"
 
 
-@pytest.fixture(scope="module")
-def observed() -> Iterator[NcclNode]:
-    build_standins()
-    with observe(spans_per_second=100_000) as observed:
-        yield observed
+observed = once(partial(observe, spans_per_second=100_000))
 
 
 @contextmanager
@@ -75,7 +73,7 @@ def test_the_gpu_of_a_rank() -> None:
             assert 2 == observed.value("nccl_collective_calls_total", rank.pid, gpu="1", gpu_uuid=WHOLE.format(1))
             before, after = calls(observed, rank, 2)
             assert (None, "1") == (before.process.get("gpu"), after.process.get("gpu"))
-        until(lambda: rank.pid not in observed.collector._ledger, "ended")
+        until(lambda: rank.pid not in observed.collector.ledger, "ended")
         assert 2 == observed.value("nccl_collective_calls_total", rank.pid, gpu="1")
 
 

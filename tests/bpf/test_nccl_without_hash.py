@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 
 import pytest
 
 from exporter.model import Span
+from tests.bpf.fixtures import once
 from tests.bpf.nccl_node import BUILD, NcclNode, Rank, build_standins, observe, started
 from tests.support import until
 
@@ -27,11 +29,7 @@ def hash_of(name: bytes) -> str:
     return f"{value:016x}"
 
 
-@pytest.fixture(scope="module")
-def observed() -> Iterator[NcclNode]:
-    build_standins()
-    with observe(spans_per_second=100_000) as observed:
-        yield observed
+observed = once(partial(observe, spans_per_second=100_000))
 
 
 @contextmanager

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from functools import partial
 
 import pytest
 
 from exporter.collectors.nixl import FLAGS, Nixl
 from tests import wheels
 from tests.bpf.cuda_node import Script, build_standins, started
+from tests.bpf.fixtures import each, once
 from tests.bpf.nixl_agents import NOWHERE, initiator_and_target, libnixl, ucx_plugin
 from tests.bpf.observed import Observed, running
 from tests.support import until
@@ -52,22 +52,11 @@ class Agent(Script):
         self.run(PRELUDE)
 
 
-def observe(kind: type[Nixl] = Nixl) -> AbstractContextManager[Observed]:
-    """The collector, attached to what runs and what comes; soon detached from what earlier tests used."""
-    return running(kind, FLAGS, grace=1.0)
+observe = partial(running, Nixl, FLAGS, grace=1.0)
 
 
-@pytest.fixture(scope="module")
-def observed() -> Iterator[Observed]:
-    build_standins()
-    with observe() as observed:
-        yield observed
-
-
-@pytest.fixture
-def job(observed: Observed) -> Iterator[Agent]:
-    with started(observed, Agent()) as job:
-        yield job
+observed = once(observe)
+job = each(Agent)
 
 
 def ends(observed: Observed, pid: int) -> dict[tuple[str, ...], int]:
@@ -252,7 +241,7 @@ class Narrow(Nixl):
 def test_a_full_table() -> None:
     """A transfer that there is no room for is counted as such, and in no other number."""
     build_standins()
-    with observe(Narrow) as observed, started(observed, Agent()) as job:
+    with running(Narrow, FLAGS, grace=1.0) as observed, started(observed, Agent()) as job:
         job.run("all = [request() for _ in range(67)]\nfor it in all: post(it)")
         kept = len(observed.kernel("active", job.pid))
         assert 8 <= kept < 67
@@ -268,7 +257,7 @@ def test_without_return_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("exporter.bpf.trial.Trial.returns_allowed", lambda *_: (False, "this is a test"))
     build_standins()
     with observe() as observed, Agent() as job:
-        until(lambda: job.pid in observed.collector._ledger._live, "known")
+        until(lambda: job.pid in observed.collector.ledger, "known")
         job.run("for _ in range(23): whole(request())")
         for metric in (TRANSFERS, BYTES, UNSIZED, DURATION, IN_FLIGHT, ERRORS):
             assert {} == observed.values(metric, job.pid)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from exporter.stack_profiles.published import StackProfiles
-from tests.bpf.cuda_node import BUILD, MIB, build_standins, observe
+from tests.bpf.cuda_node import BUILD, MIB, observe
+from tests.bpf.fixtures import once
 from tests.bpf.observed import Observed
 from tests.support import until
 
@@ -45,11 +46,7 @@ for line in sys.stdin:
 """
 
 
-@pytest.fixture(scope="module")
-def observed() -> Iterator[Observed]:
-    build_standins()
-    with observe(layers="driver", stack_profiles=StackProfiles(wanted=True)) as observed:
-        yield observed
+observed = once(partial(observe, layers="driver", stack_profiles=StackProfiles(wanted=True)))
 
 
 def run(job: subprocess.Popen[str], command: str) -> str:
@@ -67,13 +64,13 @@ def test_a_failed_allocation_is_frozen(observed: Observed, tmp_path: Path) -> No
     with subprocess.Popen(
         [sys.executable, "-E", "-s", script], env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as job:
-        interpreters = observed.collector._profiling._capture._object.maps["interpreters"]  # type: ignore[union-attr]
+        interpreters = observed.collector.profiling.capture.object.maps["interpreters"]  # type: ignore[union-attr]
         until(lambda: interpreters.get(job.pid) is not None, "its interpreter is known")
-        until(lambda: job.pid in observed.collector._ledger, "its calls are seen")
+        until(lambda: job.pid in observed.collector.ledger, "its calls are seen")
         assert "[0, 0, 0]" == run(job, "[held() for _ in range(3)]")
         assert "1" == run(job, "wrong()")
         assert "2" == run(job, "too_much()")
-        frozen = observed.collector._node.stack_profiles.frozen
+        frozen = observed.collector.node.stack_profiles.frozen
         until(lambda: frozen.newest_first(), "it is frozen")
         job.kill()
 

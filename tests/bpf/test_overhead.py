@@ -200,8 +200,8 @@ def test_overhead(
     for that is what the estimate is made of too; on a busy machine it takes more sessions to a quiet one.
     """
     ours = Path(shutil.copy(BUILD / library, tmp_path))
-    choose = targets._choose_lister
-    monkeypatch.setattr(targets, "_choose_lister", lambda proc: Only(choose(proc), ours))
+    choose = targets.choose_lister
+    monkeypatch.setattr(targets, "choose_lister", lambda proc: Only(choose(proc), ours))
     sessions: list[dict[str, Session]] = []
     ratios: dict[str, float | None] = {}
     with calling(tmp_path, begin, patterns, library) as caller:

@@ -15,20 +15,15 @@ from pathlib import Path
 import pytest
 
 from exporter.bpf.targets import Targets
-from exporter.serving.answer import Answer
 from tests.bpf.cuda_node import BUILD, Script, build_standins
-from tests.bpf.serving_node import ROUTE, SERVERS, Client, Observed, Server, request, served
+from tests.bpf.fixtures import once
+from tests.bpf.serving_node import SERVERS, Client, Observed, Server, Since, observe, request, served, stream_23
 from tests.support import PATIENCE, until
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="LLM requests", on="real software")]
 
 
-@pytest.fixture(scope="module")
-def observed() -> Iterator[Observed]:
-    made = Observed()
-    made.start()
-    yield made
-    made.close()
+observed = once(observe)
 
 
 @pytest.fixture(scope="module", params=SERVERS)
@@ -43,45 +38,9 @@ def uvicorn() -> Iterator[Server]:
         yield running
 
 
-class Since:
-    """What was observed of a server from now on."""
-
-    def __init__(self, observed: Observed, server: Server) -> None:
-        self._observed, self._server = observed, server
-        self._before = {pid: len(found) for pid, found in [*observed.answers.items()]}
-
-    def answers(self, count: int) -> list[Answer]:
-        """Exactly so many answers."""
-        until(lambda: len(self._found()) >= count, lambda: f"{count} answers; there are {len(self._found())}", 10)
-        time.sleep(0.1)
-        assert count == len(self._found())
-        return self._found()
-
-    def _found(self) -> list[Answer]:
-        return [it for pid in self._server.pids for it in self._observed.of({pid})[self._before.get(pid, 0) :]]
-
-
 def test_streams(observed: Observed, server: Server) -> None:
     """23 streams of 5 tokens from 4 connections: each is one, with its tokens and the client's times."""
-    since = Since(observed, server)
-
-    def streams(count: int) -> list[tuple[float, float, float]]:
-        with Client(server) as client:
-            return [client.stream(tokens=5, first=0.02, gap=0.01) for _ in range(count)]
-
-    with ThreadPoolExecutor(4) as pool:
-        times = [it for found in pool.map(streams, (6, 6, 6, 5)) for it in found]
-    answers = since.answers(23)
-
-    assert {("200", "tiny", ROUTE, "")} == {(it.status, it.model, it.route, it.aborted) for it in answers}
-    assert [{"input": 11, "output": 5}] * 23 == [it.tokens for it in answers]
-    first = sorted(it.time_to_first_token or 0 for it in answers)
-    whole = sorted(it.duration or 0 for it in answers)
-    for seen, clients in ((first, sorted(it[0] for it in times)), (whole, sorted(it[2] for it in times))):
-        assert 0.018 <= seen[0]  # uvloop counts in ms
-        # A client may read before the server's call has returned.
-        assert [] == [pair for pair in zip(seen, clients, strict=True) if pair[0] > pair[1] + 0.05]
-        assert 0.05 > clients[0] - seen[0]
+    answers = stream_23(observed, server)
     assert all(0.008 <= (it.time_per_output_token or 0) < (it.duration or 0) / 4 for it in answers)
     assert {True} == {4 <= sum(it.gaps) <= 5 for it in answers}
 
@@ -230,7 +189,7 @@ def test_families_of_gpu_users(tmp_path: Path) -> None:
         with served("uvicorn-uvloop") as server:
             with Client(server) as client:
                 client.whole(tokens=1)
-            followed = observed._object.maps["processes"]
+            followed = observed.object.maps["processes"]
             assert not server.pids & {pid for pid, _ in followed.items()}
             with Script(libraries=library.parent):
                 until(lambda: server.pids <= {pid for pid, _ in followed.items()}, "the server is followed")

@@ -8,13 +8,14 @@ import random
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from exporter.serving.answer import Answer
-from tests.bpf.serving_node import Observed, request
+from tests.bpf.fixtures import once
+from tests.bpf.serving_node import Observed, observe, request
 from tests.support import until
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="LLM requests", on="stand-in")]
@@ -44,12 +45,7 @@ def chunk(*events: bytes) -> bytes:
     return b"%x\r\n%s\r\n" % (len(b"".join(events)), b"".join(events))
 
 
-@pytest.fixture(scope="module")
-def observed() -> Iterator[Observed]:
-    made = Observed()
-    made.start()
-    yield made
-    made.close()
+observed = once(observe)
 
 
 @pytest.fixture

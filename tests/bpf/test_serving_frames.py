@@ -185,7 +185,7 @@ def test_messages_of_grpc(answers: Callable[[int], list[Answer]]) -> None:
 def test_more_streams_than_are_followed(observed: Observed, answers: Callable[[int], list[Answer]]) -> None:
     """Of 300 streams that are open at once 256 are followed; the others are counted as lost."""
     client, server = hpack.Encoder(), hpack.Encoder()
-    lost = observed._object.globals()["streams_lost"]
+    lost = observed.object.globals()["streams_lost"]
     streams = range(1, 601, 2)
     exchange(
         [PREFACE, *(post(client, stream) for stream in streams)],
@@ -193,7 +193,7 @@ def test_more_streams_than_are_followed(observed: Observed, answers: Callable[[i
     )
 
     assert {("200", "", 3)} == {(it.status, it.aborted, it.tokens["output"]) for it in answers(256)}
-    assert 44 == observed._object.globals()["streams_lost"] - lost
+    assert 44 == observed.object.globals()["streams_lost"] - lost
 
 
 def test_1000_connections_of_no_form(observed: Observed) -> None:
@@ -212,8 +212,8 @@ def test_1000_connections_of_no_form(observed: Observed) -> None:
 
     until(lambda: len(found(observed, 4)) >= 23, lambda: f"23 answers; there are {len(found(observed, 4))}")
     assert [""] * 23 == found(observed, 4)
-    assert [] == list(observed._object.maps["streams"].items())
-    assert [] == list(observed._object.maps["http2_connections"].items())
+    assert [] == list(observed.object.maps["streams"].items())
+    assert [] == list(observed.object.maps["http2_connections"].items())
 
 
 def _again(tokens: int) -> None:

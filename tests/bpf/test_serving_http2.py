@@ -18,10 +18,10 @@ from typing import Any
 import grpc
 import pytest
 
+from tests.bpf.fixtures import once
 from tests.bpf.grpc_app import SERVICE
 from tests.bpf.http2_node import Http2Client, grpc_server, hypercorn, running
-from tests.bpf.serving_node import ROUTE, Observed, Server
-from tests.bpf.test_serving import Since
+from tests.bpf.serving_node import ROUTE, Observed, Server, Since, observe
 from tests.support import free_port, until
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="LLM requests", on="real software")]
@@ -29,12 +29,7 @@ pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="LLM requests"
 GENERATE, EMBED = f"/{SERVICE}/Generate", f"/{SERVICE}/Embed"
 
 
-@pytest.fixture(scope="module")
-def observed() -> Iterator[Observed]:
-    made = Observed()
-    made.start()
-    yield made
-    made.close()
+observed = once(observe)
 
 
 @pytest.fixture(scope="module")
@@ -241,7 +236,7 @@ def test_flood(observed: Observed, tmp_path: Path) -> None:
     """25,600 posts as fast as they go: each is counted as a request or as lost, and none is both."""
     (tmp_path / "answer").write_text('{"model": "tiny"}')
     (tmp_path / "request").write_text("{}")
-    port, lost = free_port(), observed._object.globals()["requests_uncounted"]
+    port, lost = free_port(), observed.object.globals()["requests_uncounted"]
     with running(["nghttpd", "--no-tls", "--workers=2", f"--htdocs={tmp_path}", str(port)], port) as server:
         command = ["h2load", "-n25600", "-c16", "-m32", "-t2", f"--data={tmp_path}/request"]
         made = subprocess.run(
@@ -250,7 +245,7 @@ def test_flood(observed: Observed, tmp_path: Path) -> None:
         assert "25600 succeeded, 0 failed" in made.stdout
 
         def seen() -> int:
-            return len(observed.of(server.pids)) + observed._object.globals()["requests_uncounted"] - lost
+            return len(observed.of(server.pids)) + observed.object.globals()["requests_uncounted"] - lost
 
         until(lambda: seen() >= 25_600, lambda: f"25,600 requests; there are {seen()}", 30)
         time.sleep(0.5)

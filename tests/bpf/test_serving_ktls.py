@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bpf.serving_node import ROUTE, Client, Server, request
-from tests.bpf.test_serving import Since
+from tests.bpf.serving_node import ROUTE, Client, Server, Since, request
 from tests.bpf.test_serving_tls import certificate, observing, start, wait_until_probed
 
 __all__ = ["certificate"]

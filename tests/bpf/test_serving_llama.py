@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from tests.bpf.fixtures import once
 from tests.bpf.llama_node import counted, llama_server
-from tests.bpf.serving_node import Client, Observed, Server, request
+from tests.bpf.serving_node import Client, Observed, Server, observe, request
 from tests.support import until
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="LLM requests", on="real software")]
@@ -30,12 +31,7 @@ TEXT = {"/v1/messages": b"text_delta", "/v1/responses": b"output_text.delta"}
 """What an event of a stream has if it has a token, where others are sent before."""
 
 
-@pytest.fixture(scope="module")
-def observed() -> Iterator[Observed]:
-    made = Observed()
-    made.start()
-    yield made
-    made.close()
+observed = once(observe)
 
 
 @pytest.fixture(scope="module")

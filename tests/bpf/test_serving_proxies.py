@@ -9,21 +9,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.bpf.fixtures import once
 from tests.bpf.http2_node import Http2Client
 from tests.bpf.proxy_node import PROXIES, proxy
-from tests.bpf.serving_node import ROUTE, Client, Observed, Server, request, served
-from tests.bpf.test_serving import Since
+from tests.bpf.serving_node import ROUTE, Client, Observed, Server, Since, observe, request, served
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="LLM requests", on="real software")]
 Hops = tuple[Server, Server]
 
 
-@pytest.fixture(scope="module")
-def observed() -> Iterator[Observed]:
-    made = Observed()
-    made.start()
-    yield made
-    made.close()
+observed = once(observe)
 
 
 @pytest.fixture(scope="module", params=PROXIES)

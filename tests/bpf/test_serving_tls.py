@@ -21,8 +21,7 @@ from exporter.bpf.targets import Targets
 from exporter.serving.tls import ALL
 from tests.bpf.http2_node import Http2Client, hypercorn
 from tests.bpf.openssl_calls import Calls
-from tests.bpf.serving_node import ROUTE, Client, Observed, Server, request, served
-from tests.bpf.test_serving import Since
+from tests.bpf.serving_node import ROUTE, Client, Observed, Server, Since, request, served, stream_23
 from tests.support import PATIENCE, until
 
 pytestmark = [
@@ -91,9 +90,9 @@ def wait_until_probed(observed: Observed, server: Server, workers: bool = False)
         return {it for it in server.pids if "libssl.so" in Path(f"/proc/{it}/maps").read_text()}
 
     def probed() -> set[int]:
-        tls = observed._tls
+        tls = observed.tls
         assert tls
-        used = [it for it in [*tls._used.values()] if it.links]
+        used = [it for it in [*tls.used.values()] if it.links]
         return {pid for it in used for pid in (it.users if ALL in it.links else it.links)}
 
     until(lambda: not workers or processes() - {server.process.pid}, "the server's workers run", PATIENCE)
@@ -117,24 +116,7 @@ def http2(observed: Observed, certificate: Path) -> Iterator[Server]:
 
 def test_streams(observed: Observed, server: Server) -> None:
     """23 streams of 5 tokens from 4 connections: each is one, with its tokens and the client's times."""
-    since = Since(observed, server)
-
-    def streams(count: int) -> list[tuple[float, float, float]]:
-        with Client(server) as client:
-            return [client.stream(tokens=5, first=0.02, gap=0.01) for _ in range(count)]
-
-    with ThreadPoolExecutor(4) as pool:
-        times = [it for found in pool.map(streams, (6, 6, 6, 5)) for it in found]
-    answers = since.answers(23)
-
-    assert {("200", "tiny", ROUTE, "")} == {(it.status, it.model, it.route, it.aborted) for it in answers}
-    assert [{"input": 11, "output": 5}] * 23 == [it.tokens for it in answers]
-    first = sorted(it.time_to_first_token or 0 for it in answers)
-    whole = sorted(it.duration or 0 for it in answers)
-    for seen, clients in ((first, sorted(it[0] for it in times)), (whole, sorted(it[2] for it in times))):
-        assert 0.018 <= seen[0]  # uvloop counts in ms
-        assert [] == [pair for pair in zip(seen, clients, strict=True) if pair[0] > pair[1] + 0.05]
-        assert 0.05 > clients[0] - seen[0]
+    answers = stream_23(observed, server)
     assert {None} == {it.queue for it in answers}
     assert not observed.answers.get(os.getpid())
 
@@ -230,7 +212,7 @@ def test_killed_server(observed: Observed, certificate: Path) -> None:
         until(lambda: len(observed.of(pids)) == 3, "three requests have ended", 10)
         assert ["server_gone"] * 3 == [it.aborted for it in observed.of(pids)]
         list(observed.collect())
-        assert not [key for key, _ in observed._object.maps["tls_connections"].items() if key.tgid in pids]
+        assert not [key for key, _ in observed.object.maps["tls_connections"].items() if key.tgid in pids]
         for client in clients:
             client.socket.close()
 
@@ -266,8 +248,8 @@ def test_every_process(certificate: Path) -> None:
     targets = Targets()
     made = Observed(targets=targets, tls=True)
     made.start()
-    assert made._tls
-    made._tls._each = False
+    assert made.tls
+    made.tls.each = False
     try:
         targets.start()
         assert targets.scanned.wait(PATIENCE)
@@ -278,7 +260,7 @@ def test_every_process(certificate: Path) -> None:
                     client.stream(tokens=2)
             until(lambda: len(made.of(server.pids)) >= 23, "23 answers")
             assert ["200"] * 23 == [it.status for it in made.of(server.pids)]
-            assert {ALL} == {key for used in made._tls._used.values() for key in used.links}
+            assert {ALL} == {key for used in made.tls.used.values() for key in used.links}
     finally:
         targets.close()
         made.close()
@@ -290,9 +272,9 @@ ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 
 @pytest.fixture
 def calls(observed: Observed, tmp_path: Path) -> Iterator[Calls]:
     with Calls(tmp_path) as made:
-        tls = observed._tls
+        tls = observed.tls
         assert tls
-        until(lambda: any(made.pid in used.links for used in [*tls._used.values()]), "the calls are probed", PATIENCE)
+        until(lambda: any(made.pid in used.links for used in [*tls.used.values()]), "the calls are probed", PATIENCE)
         yield made
 
 

@@ -5,23 +5,18 @@ from __future__ import annotations
 import os
 import socket
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
-from tests.bpf.serving_node import Observed
+from tests.bpf.fixtures import once
+from tests.bpf.serving_node import Observed, observe
 from tests.bpf.test_serving_bytes import JSON, POST
 from tests.support import until
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="LLM requests", on="stand-in")]
 
 
-@pytest.fixture
-def observed() -> Iterator[Observed]:
-    made = Observed()
-    made.start()
-    yield made
-    made.close()
+observed = once(observe)
 
 
 def test_addresses_that_are_used_again(observed: Observed) -> None:

@@ -82,7 +82,7 @@ def test_a_free_in_a_signal_handler(compile_library: Callable[[str, str], Path],
         assert [MIB] == [size for labels, size in freed.items() if ("implicit", "true") not in labels]
         used = observed.value("gpu_cuda_memory_usage_bytes", script.pid, memory="device")
         assert (used is None) == bool(above)
-        assert 3 * above == observed.collector._object.globals()["returns_skipped"]
+        assert 3 * above == observed.collector.object.globals()["returns_skipped"]
         assert {} == observed.lost
 
 

@@ -10,7 +10,8 @@ import signal
 import subprocess
 import sysconfig
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from exporter.stack_profiles.model import Frame, Profile, Sample
 from exporter.stack_profiles.published import StackProfiles
 from exporter.stacks import libdw
 from tests.bpf.cuda_node import BUILD, Script, build_standins, observe
+from tests.bpf.fixtures import once
 from tests.bpf.observed import Observed
 from tests.interpreters import interpreters
 from tests.support import until
@@ -51,22 +53,18 @@ def module(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def observed() -> Iterator[Observed]:
-    build_standins()
-    with observe(layers="driver", stack_profiles=StackProfiles(wanted=True), profile_launches_every=10) as observed:
-        yield observed
+observed = once(partial(observe, layers="driver", stack_profiles=StackProfiles(wanted=True), profile_launches_every=10))
 
 
 def is_known(observed: Observed, pid: int) -> bool:
     """Whether calls of a process are seen, and the frames of its interpreter."""
     cuda = observed.collector
-    interpreters = cuda._profiling._capture._object.maps["interpreters"]  # type: ignore[union-attr]
-    return interpreters.get(pid) is not None and pid in cuda._ledger
+    interpreters = cuda.profiling.capture.object.maps["interpreters"]  # type: ignore[union-attr]
+    return interpreters.get(pid) is not None and pid in cuda.ledger
 
 
 def in_use(observed: Observed, pid: int) -> list[Sample]:
-    samples = observed.collector._node.stack_profiles.source.inuse().samples
+    samples = observed.collector.node.stack_profiles.source.inuse().samples
     return [it for it in samples if it.labels.get("pid") == str(pid)]
 
 
@@ -113,7 +111,7 @@ class Job:
         return in_use(self.observed, self.pid)
 
     def alloc(self) -> list[Sample]:
-        return self.samples(self.observed.collector._node.stack_profiles.source.alloc)
+        return self.samples(self.observed.collector.node.stack_profiles.source.alloc)
 
 
 def line(text: str) -> int:
@@ -258,7 +256,7 @@ def test_launches_are_sampled_without_bias(observed: Observed, module: Path) -> 
     with Job(observed, newest(), module) as job:
         for _ in range(50):
             job.run("sites.launch(1000)")
-        profile = observed.collector._node.stack_profiles.source.launches()
+        profile = observed.collector.node.stack_profiles.source.launches()
         samples = [it for it in profile.samples if it.labels.get("pid") == str(job.pid)]
         assert profile.period == 10
         assert abs(sum(it.values[0] for it in samples) - 50_000) < 2684

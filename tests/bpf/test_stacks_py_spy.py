@@ -108,7 +108,7 @@ def theirs(pid: int) -> list[Function]:
 
 def ours(observed: Observed, pid: int) -> dict[int, list[Function]]:
     """The stacks of a process's allocations by their bytes."""
-    samples = observed.collector._node.stack_profiles.source.alloc().samples
+    samples = observed.collector.node.stack_profiles.source.alloc().samples
     return {
         it.values[0]: outer(
             [(frame.function.rpartition(".")[2], frame.line * (frame.kind == "python")) for frame in it.stack]

@@ -213,7 +213,7 @@ def start_targets(counter: Counter) -> Iterator[Callable[..., Targets]]:
 def any_lister(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Every way to list mappings: as here, as on Linux before 6.1, as without BTF."""
     if request.param == "all at once":
-        monkeypatch.setattr(mappings, "_ONE_BY_ONE", -1)
+        monkeypatch.setattr(mappings, "ONE_BY_ONE", -1)
     elif request.param == "proc":
 
         def refuse() -> None:
@@ -516,7 +516,7 @@ def test_exec(
     assert counter.hears("started", job.pid, False)
     assert "ready" == job.do("exec")
     assert counter.hears("replaced", job.pid)
-    until(lambda: targets._users.replaced_after(job.pid, 0), "the time of it noted")
+    until(lambda: targets.users.replaced_after(job.pid, 0), "the time of it noted")
     job.open(library)
     assert counter.hears("started", job.pid, True)
     job.end()

@@ -194,7 +194,7 @@ def test_listing_everything_is_bounded(
     """
     spent = []
     everything = IteratorLister.everything
-    create = IteratorLister._create_link
+    create = IteratorLister.create_link
 
     def refuse(self: IteratorLister, pid: int = 0) -> int:
         if pid:
@@ -209,7 +209,7 @@ def test_listing_everything_is_bounded(
         spent.append(time.thread_time() - began)
         return found
 
-    monkeypatch.setattr(IteratorLister, "_create_link", refuse)
+    monkeypatch.setattr(IteratorLister, "create_link", refuse)
     monkeypatch.setattr(IteratorLister, "everything", costly)
     start_targets()
     del spent[:]
@@ -225,6 +225,6 @@ def test_listing_everything_is_bounded(
     try:
         assert process.stdout and process.stdout.readline() == "mapped\n"
         until(lambda: spent, "everything listed")
-        assert sum(spent) < 2 * search._SHARE * (time.monotonic() - began)
+        assert sum(spent) < 2 * search.SHARE * (time.monotonic() - began)
     finally:
         end(process)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 from exporter.collectors.ucx import FLAGS, Ucx
 from tests import wheels
 from tests.bpf.cuda_node import Script, build_standins, started
+from tests.bpf.fixtures import each, once
 from tests.bpf.nixl_agents import initiator_and_target
 from tests.bpf.observed import Observed, running
 from tests.support import PATIENCE, free_port, until
@@ -58,22 +58,11 @@ class Worker(Script):
         self.run(PRELUDE)
 
 
-def observe() -> AbstractContextManager[Observed]:
-    """The collector, attached to what runs and what comes; soon detached from what earlier tests used."""
-    return running(Ucx, FLAGS, grace=1.0)
+observe = partial(running, Ucx, FLAGS, grace=1.0)
 
 
-@pytest.fixture(scope="module")
-def observed() -> Iterator[Observed]:
-    build_standins()
-    with observe() as observed:
-        yield observed
-
-
-@pytest.fixture
-def job(observed: Observed) -> Iterator[Worker]:
-    with started(observed, Worker()) as job:
-        yield job
+observed = once(observe)
+job = each(Worker)
 
 
 def calls(observed: Observed, pid: int) -> dict[tuple[str, ...], int]:
@@ -189,7 +178,7 @@ def test_without_return_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("exporter.bpf.trial.Trial.returns_allowed", lambda *_: (False, "this is a test"))
     build_standins()
     with observe() as observed, Worker() as job:
-        until(lambda: job.pid in observed.collector._ledger._live, "known")
+        until(lambda: job.pid in observed.collector.ledger, "known")
         job.run("for _ in range(23): tag(1000); returns(-1); put(1)")
         assert {("ucp_tag_send_nbx", "unknown"): 23, ("ucp_put_nbx", "unknown"): 23} == calls(observed, job.pid)
         for metric in (BYTES, UNSIZED, ERRORS):

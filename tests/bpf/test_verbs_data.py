@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import pytest
 
 from exporter.model import Distribution
+from tests.bpf.fixtures import once
 from tests.bpf.observed import Observed
 from tests.bpf.verbs_node import Job, attached, build_standins, observe
 from tests.support import until
@@ -25,11 +25,7 @@ SEND, READ = 2, 4
 FLUSHED, RETRIES_EXCEEDED = 5, 12
 
 
-@pytest.fixture(scope="module")
-def observed() -> Iterator[Observed]:
-    build_standins()
-    with observe() as observed:
-        yield observed
+observed = once(observe)
 
 
 def unread(observed: Observed, what: str) -> int:
@@ -142,7 +138,7 @@ def test_nothing_stays_of_a_killed_process(observed: Observed) -> None:
         job.post(0, 5)
         job.process.kill()
         job.process.wait()
-        until(lambda: job.pid not in observed.collector._ledger, "the end noticed")
+        until(lambda: job.pid not in observed.collector.ledger, "the end noticed")
         for name in MAPS:
             if name != "posted":
                 assert [] == observed.kernel(name, job.pid)
@@ -158,7 +154,7 @@ def test_ended_processes_that_are_too_many(monkeypatch: pytest.MonkeyPatch) -> N
                 job.post(0, 7, size=1001)
                 job.create()
                 job.connect()
-            until(lambda job=job: job.pid not in observed.collector._ledger, "its end")  # type: ignore[misc]
+            until(lambda job=job: job.pid not in observed.collector.ledger, "its end")  # type: ignore[misc]
         changes = "rdma_qp_state_changes_total"
         found = observed.sums(REQUESTS, BYTES, "rdma_post_send_seconds", changes)
         assert found.pop(changes)[True] == 2 * 3

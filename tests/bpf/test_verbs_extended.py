@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import platform
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from exporter.model import Distribution
 from exporter.verbs.functions import CQ_CALLS, QP_CALLS
+from tests.bpf.fixtures import once
 from tests.bpf.observed import Observed
 from tests.bpf.verbs_node import BUILD, PROVIDER, Job, attached, build_standins, observe
 from tests.support import until
@@ -29,11 +29,7 @@ RETRIES_EXCEEDED = 12
 PLACE = 8
 
 
-@pytest.fixture(scope="module")
-def observed() -> Iterator[Observed]:
-    build_standins()
-    with observe() as observed:
-        yield observed
+observed = once(observe)
 
 
 def probed(observed: Observed, call: str, path: Path = PROVIDER) -> bool:
@@ -42,7 +38,7 @@ def probed(observed: Observed, call: str, path: Path = PROVIDER) -> bool:
 
 
 def polls_probed(observed: Observed, path: Path = PROVIDER) -> bool:
-    files = [it for it in observed.collector._windows._files.values() if it.library.path == str(path)]
+    files = [it for it in observed.collector.windows.files.values() if it.library.path == str(path)]
     parts = [it for it in files if "start_poll" in it.library.functions]
     return bool(parts) and all(it.opened for it in parts)
 
@@ -104,7 +100,7 @@ def test_nothing_is_kept_of_what_has_ended(observed: Observed) -> None:
     """A queue pair that is destroyed, a poll that has ended and a process that ends give their rows back."""
 
     def rows() -> list[int]:
-        maps = observed.collector._object.maps
+        maps = observed.collector.object.maps
         return [
             sum(key.tgid == job.pid for key, _ in maps[name].items())
             for name in ("extended_posts", "extended_polls", "extended_calls")
@@ -192,10 +188,10 @@ def test_functions_with_landing_pads(observed: Observed) -> None:
     """Where a function is probed behind its beginning, as with endbr64, it is known by its beginning all the same."""
     path = BUILD / "cet" / PROVIDER.name
     with Job(provider=path) as job:
-        until(lambda: job.pid in observed.collector._ledger, "the process known")
+        until(lambda: job.pid in observed.collector.ledger, "the process known")
         assert 0 == job.step("extend")
         qp = str(made(observed, job, path))
-        present = observed.collector._probes._present()
+        present = observed.collector.probes.present()
         places = [it.hooked.places.found for it in present if it.hooked.library.path == str(path)]
         assert any(placement.moved for found in places for call, placement in found.items() if call in QP_CALLS)
         until(lambda: polls_probed(observed, path), "polls probed")
@@ -227,7 +223,7 @@ def test_programs_that_contain_rdma_core(observed: Observed, program: str) -> No
     """The functions of such a program are learnt in the same way."""
     path = BUILD / program
     with Job(path, None) as job:
-        until(lambda: job.pid in observed.collector._ledger, "the process known")
+        until(lambda: job.pid in observed.collector.ledger, "the process known")
         qp = str(made(observed, job, path))
         assert 0 == job.build(PLACE, 23, opcode=SEND, segments=2, size=50)
         assert 2300 == observed.value(BYTES, job.pid, qp=qp)
@@ -259,7 +255,7 @@ def test_pointers_to_no_function_are_refused(tmp_path: Path) -> None:
         assert 0 == job.connect(PLACE)
         until(lambda: probed(observed, "wr_complete"), "the others probed")
         assert not probed(observed, "wr_send")
-        until(lambda: any("wr_send" in it for it in observed.collector._attaching.problems()), "the refusal known")
+        until(lambda: any("wr_send" in it for it in observed.collector.attaching.problems()), "the refusal known")
         [problem] = [it for it in observed.collector.problems() if it.startswith(f"{PROVIDER}:")]
         assert "not wr_send: a process calls offset" in problem
         assert 0 == job.build(PLACE, 7, opcode=WRITE, size=10)
@@ -270,9 +266,9 @@ def test_a_process_that_has_ended_is_no_refusal(observed: Observed) -> None:
     """A process that ends before its calls are examined refuses nothing of the provider."""
     with attached(observed, Job()) as job:
         made(observed, job)
-        attaching = observed.collector._attaching
-        [addresses, *_] = attaching._pointers.objects(job.pid)
-        [provider] = [it for it in attaching._providers.values() if it.library.path == str(PROVIDER)]
+        attaching = observed.collector.attaching
+        [addresses, *_] = attaching.pointers.objects(job.pid)
+        [provider] = [it for it in attaching.providers.values() if it.library.path == str(PROVIDER)]
         before = [*attaching.problems()]
         ended = subprocess.Popen(["true"])
         ended.wait()
@@ -291,5 +287,5 @@ def test_plain_queue_pairs_teach_nothing() -> None:
             assert 0 == job.connect(PLACE + extended)
         assert 0 == job.post(PLACE, 1)
         assert 1 == observed.value(CALLS, job.pid)
-        assert not any(state.symbol in (*QP_CALLS, *CQ_CALLS) for state in observed.collector._probes.states())
+        assert not any(state.symbol in (*QP_CALLS, *CQ_CALLS) for state in observed.collector.probes.states())
         assert [] == [it for it in observed.collector.problems() if it.startswith(f"{PROVIDER}:")]

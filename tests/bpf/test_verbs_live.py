@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from exporter.verbs.attaching import _ATTEMPTS
+from tests.bpf.fixtures import once
 from tests.bpf.observed import Observed
-from tests.bpf.verbs_node import BUILD, Job, build_standins, observe
+from tests.bpf.verbs_node import BUILD, Job, observe
 from tests.support import until
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="functions of RDMA providers", on="stand-in")]
@@ -21,11 +22,7 @@ BYTES = "rdma_send_bytes_total"
 PROVIDER = "libstandin-rdmav34.so"
 
 
-@pytest.fixture(scope="module")
-def observed() -> Iterator[Observed]:
-    build_standins()
-    with observe() as observed:
-        yield observed
+observed = once(observe)
 
 
 def problems(observed: Observed, path: Path) -> list[str]:
@@ -41,10 +38,10 @@ def known(observed: Observed, job: Job) -> None:
     """Waits until libibverbs, or what contains it, is probed, the process known and its provider searched."""
 
     def searched() -> bool:
-        providers = [it for it in [*observed.collector._attaching._providers.values()] if job.pid in it.users]
+        providers = [it for it in [*observed.collector.attaching.providers.values()] if job.pid in it.users]
         return bool(providers) and all(it.searched or it.found is not None for it in providers)
 
-    until(lambda: job.pid in observed.collector._ledger and searched(), "the process known")
+    until(lambda: job.pid in observed.collector.ledger and searched(), "the process known")
 
 
 def searched_for_the_last_time(observed: Observed, job: Job) -> None:
@@ -52,20 +49,20 @@ def searched_for_the_last_time(observed: Observed, job: Job) -> None:
 
     Another process that begins to use the provider causes one.
     """
-    attaching = observed.collector._attaching
+    attaching = observed.collector.attaching
 
     def over() -> bool:
         attaching.retry()
-        providers = [it for it in [*attaching._providers.values()] if job.pid in it.users]
-        user = attaching._shares.user(job.pid)
-        return all(it.attempts[user] == _ATTEMPTS for it in providers) and not attaching._analysis._running
+        providers = [it for it in [*attaching.providers.values()] if job.pid in it.users]
+        user = attaching.shares.user(job.pid)
+        return all(it.attempts[user] == _ATTEMPTS for it in providers) and not attaching.analysis.running
 
     until(over, "the provider searched for the last time")
 
 
 def reports(observed: Observed, job: Job) -> int:
     """How often the BPF program sent the process's pointers."""
-    counts = observed.collector._object.maps["live_sent"].items()
+    counts = observed.collector.object.maps["live_sent"].items()
     return sum(count for key, count in counts if key.tgid == job.pid)
 
 
@@ -127,7 +124,7 @@ def test_pointers_that_a_process_forges(observed: Observed, tmp_path: Path) -> N
             forger.step("modify", 0)
         assert 40 == reports(observed, forger)
         forger.step("forge", -1)
-        until(lambda: len(observed.collector._attaching._learning._examined.get(forger.pid, ())) == 16, "looked at")
+        until(lambda: len(observed.collector.attaching.learning.examined.get(forger.pid, ())) == 16, "looked at")
         forger.step("modify", 0)
         assert not attached(observed, path)
         assert 1 == len(problems(observed, path))

@@ -27,8 +27,8 @@ def test_bytes_that_nobody_posted(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     port = Tree(tmp_path).device(name, "mlx5_core")
     count(port / "counters", PMA, {"port_xmit_data": 250})
     with observe() as observed:
-        posted, missed = observed.collector._node.posted, [0]
-        observed.collector._missed = lambda: tuple(missed) or None  # others may miss something
+        posted, missed = observed.collector.node.posted, [0]
+        observed.collector.missed = lambda: tuple(missed) or None  # others may miss something
         device = RdmaDevice(tmp_path / "class/infiniband" / name, drivers.load(), posted, None, False)
 
         def unattributed() -> list[float]:
@@ -53,7 +53,7 @@ def test_bytes_that_nobody_posted(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             assert [600] == unattributed()
             job.process.kill()
             job.process.wait()
-        until(lambda: job.pid not in observed.collector._ledger, "the end noticed")
+        until(lambda: job.pid not in observed.collector.ledger, "the end noticed")
         write(port / "counters/port_xmit_data", 250 + 5010)
         assert [640] == unattributed()
         missed.clear()
@@ -67,7 +67,7 @@ def test_what_could_not_be_read_is_missed() -> None:
     """A chain that could not be read makes what was posted uncertain, from then on it is certain again."""
     build_standins()
     with observe() as observed, attached(observed, Job()) as job:
-        until(lambda: observed.collector._missed() is not None, "certain")
-        before = observed.collector._object.globals()["requests_unread"]
+        until(lambda: observed.collector.missed() is not None, "certain")
+        before = observed.collector.object.globals()["requests_unread"]
         job.step("hostile", 3)
-        until(lambda: (observed.collector._missed() or (before,))[0] > before, "missed")
+        until(lambda: (observed.collector.missed() or (before,))[0] > before, "missed")

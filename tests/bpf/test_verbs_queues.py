@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import pytest
 
 from exporter.model import Distribution
+from tests.bpf.fixtures import once
 from tests.bpf.observed import Observed
 from tests.bpf.verbs_node import UD, Job, attached, build_standins, observe
 from tests.support import until
@@ -22,11 +22,7 @@ WRITE, SEND, READ = 0, 2, 4
 ROWS = ("queues", "receives", "calls", "posted", "qp_controls")
 
 
-@pytest.fixture(scope="module")
-def observed() -> Iterator[Observed]:
-    build_standins()
-    with observe() as observed:
-        yield observed
+observed = once(observe)
 
 
 def counted(observed: Observed, metric: str, job: Job, **labels: str) -> int:
@@ -42,7 +38,7 @@ def rows(observed: Observed, job: Job) -> dict[str, int]:
         key = getattr(key, "life", key)
         return getattr(key, "qp", key).tgid  # type: ignore[attr-defined]
 
-    maps = observed.collector._object.maps
+    maps = observed.collector.object.maps
     return {name: sum(tgid(key) == job.pid for key, _ in maps[name].items()) for name in ROWS}
 
 
@@ -205,7 +201,7 @@ def test_more_queue_pairs_than_there_is_room_for() -> None:
         assert 0 == observed.value("accel_exporter_events_lost_total", stream="qp_ends")
         job.process.kill()
         job.process.wait()
-        until(lambda: job.pid not in observed.collector._ledger, "the end noticed")
+        until(lambda: job.pid not in observed.collector.ledger, "the end noticed")
         assert 300 * 30 == sum(observed.values(BYTES, job.pid).values())
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 
 import pytest
 
 from exporter.collectors.verbs import Verbs
+from tests.bpf.fixtures import once
 from tests.bpf.observed import Observed
 from tests.bpf.verbs_node import PROVIDER, Job, attached, build_standins, observe
 from tests.support import until
@@ -23,11 +23,7 @@ PLACE = 8
 EACH = 6
 
 
-@pytest.fixture(scope="module")
-def observed() -> Iterator[Observed]:
-    build_standins()
-    with observe() as observed:
-        yield observed
+observed = once(observe)
 
 
 def counted(observed: Observed, job: Job, metric: str = REQUESTS) -> dict[str, int]:
@@ -131,8 +127,8 @@ def test_a_call_that_never_returns(observed: Observed) -> None:
 
 def test_threads_that_stay_in_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads of one process take at most half of the table of calls in flight, and give it back when they end."""
-    constants = Verbs._constants
-    monkeypatch.setattr(Verbs, "_constants", lambda self: constants(self) | {"post_flights_most": 16})
+    constants = Verbs.constants
+    monkeypatch.setattr(Verbs, "constants", lambda self: constants(self) | {"post_flights_most": 16})
     build_standins()
     with observe() as observed, Job() as job:
         with attached(observed, Job()) as hostile:

@@ -27,7 +27,7 @@ def two_ends(span_seconds: float = 0.01, **settings: float) -> Iterator[tuple[Ob
     """A sender with GID fe80::1 and a receiver with fe80::2, as two hosts see them: each by its own queue pair."""
     build_standins()
     with observe(span_seconds=span_seconds, **settings) as observed, Job() as sender, Job() as receiver:
-        observed.collector._peers.gid = lambda device, port, index: GIDS.get(index, "")  # type: ignore[method-assign]
+        observed.collector.peers.gid = lambda device, port, index: GIDS.get(index, "")  # type: ignore[method-assign]
         attached(observed, sender).step("number", 1000)
         attached(observed, receiver).step("number", 2000)
         yield observed, sender, receiver
@@ -90,7 +90,7 @@ def test_extended_calls_share_the_trace() -> None:
     with two_ends() as (observed, sender, receiver):
         sender.create(9, extended=2)
         sender.connect(9)
-        until(lambda: observed.collector._object.maps["extended_since"].get(0), "the calls known")
+        until(lambda: observed.collector.object.maps["extended_since"].get(0), "the calls known")
         sender.step("number", 1000)
         join(sender, receiver, extended=2)
         assert 0 == receiver.step("receive", 8, 3, -1)
@@ -110,7 +110,7 @@ def test_before_they_are_known_messages_have_no_number() -> None:
     """What a queue pair that was made earlier sends may not be all: its spans have traces of their own."""
     with two_ends() as (observed, sender, receiver):
         join(sender, receiver, extended=2)
-        until(lambda: observed.collector._object.maps["extended_since"].get(0), "the calls known")
+        until(lambda: observed.collector.object.maps["extended_since"].get(0), "the calls known")
         assert 0 == sender.build(8, 1, opcode=SEND)
         sender.step("sleep", PAUSE)
         sender.step("complete", 1, 0)

@@ -29,7 +29,7 @@ def windows() -> Iterator[Observed]:
 
 def files(observed: Observed) -> list[Any]:
     """The stand-in provider: others use providers on this machine, too."""
-    return [it for it in observed.collector._windows._files.values() if it.library.path == str(PROVIDER)]
+    return [it for it in observed.collector.windows.files.values() if it.library.path == str(PROVIDER)]
 
 
 def stays(observed: Observed) -> bool:
@@ -109,8 +109,8 @@ def test_nodes_look_at_the_same_time() -> None:
     time.sleep(1.5 * INTERVAL - time.time() % INTERVAL)  # in the middle of one
     with windows() as observed:
         begun: list[float] = []
-        before = observed.collector._windows._tick
-        observed.collector._windows._tick = lambda: (begun.append(time.time()), before())
+        before = observed.collector.windows.tick
+        observed.collector.windows.tick = lambda: (begun.append(time.time()), before())
 
         def aligned() -> bool:
             """Whether the last three began in time: on a busy machine one may begin late."""
@@ -141,6 +141,6 @@ def test_polls_are_in_the_overhead() -> None:
     with observe() as observed, attached(observed, Job()) as job:
         until(lambda: observed.value("accel_exporter_overhead_seconds_total") is not None, "prices")
         before = observed.value("accel_exporter_overhead_seconds_total")
-        cost = observed.collector._node.trial.costs.of("emulated", returns=True)
+        cost = observed.collector.node.trial.costs.of("emulated", returns=True)
         job.step("idle", 10_000)
         assert observed.value("accel_exporter_overhead_seconds_total") - before >= 10_000 * cost

@@ -95,23 +95,23 @@ class Job:
 
 def calls_of(observed: Observed, pid: int) -> list[bool]:
     """Whether ibv_create_qp is probed in the files that a process has it from: others may have another libibverbs."""
-    probes = observed.collector._probes._present()
+    probes = observed.collector.probes.present()
     states = [it for probed in probes if pid in probed.users for it in probed.hooked.states()]
     return [it.attached for it in states if it.symbol == "ibv_create_qp"]
 
 
 def attached(observed: Observed, job: Job) -> Job:
     """The job, once its provider is probed: poll_cq too if it is its time."""
-    provider, settings = str(PROVIDER), observed.collector._node.settings
+    provider, settings = str(PROVIDER), observed.collector.node.settings
     always = settings["poll-window-seconds"] == settings["poll-interval-seconds"]
 
     def ready() -> bool:
         own = observed.values("accel_exporter_probe_attached", library=provider)
         calls = calls_of(observed, job.pid)
-        probed = [it for it in observed.collector._windows._files.values() if it.library.path == provider]
-        users = [it.users for it in observed.collector._attaching._providers.values() if it.library.path == provider]
+        probed = [it for it in observed.collector.windows.files.values() if it.library.path == provider]
+        users = [it.users for it in observed.collector.attaching.providers.values() if it.library.path == provider]
         polled = any(job.pid in it for it in users) and (not always or all(it.opened for it in probed))
-        return polled and bool(own and calls) and all([*own.values(), *calls]) and job.pid in observed.collector._ledger
+        return polled and bool(own and calls) and all([*own.values(), *calls]) and job.pid in observed.collector.ledger
 
     until(ready, "attached")
     return job

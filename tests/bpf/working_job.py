@@ -1,4 +1,4 @@
-"""A process that launches without pause, and counts its launches and their CPU time itself, for tests."""
+"""A process that calls a library without pause, and counts its calls and their CPU time itself, for tests."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from tests.bpf.cuda_node import BUILD, build_standins
 
@@ -22,25 +23,26 @@ static long now(int clock)
 }
 int main(void)
 {
-	long ms, own, waits, pause, launches = 0;
+	long ms, own, waits, pause, total = 0;
 	BEGIN
 	puts("ready");
 	for (fflush(stdout); scanf("%ld %ld %ld %ld", &ms, &own, &waits, &pause) == 4; fflush(stdout)) {
 		long begun = now(CLOCK_MONOTONIC), cpu = now(CLOCK_PROCESS_CPUTIME_ID), made = 0;
 		while (now(CLOCK_MONOTONIC) < begun + ms * 1000000) {
-			for (int i = 0; i < 100; i++) {
+			for (int i = 0; i < AT_ONCE; i++) {
 				for (volatile long turn = 0; turn < own; turn++)
 					;
-				LAUNCH(0, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0);
+				CALL
 			}
-			made += 100;
-			if (waits)
-				WAIT(0);
+			made += AT_ONCE;
+			if (waits) {
+				WAIT
+			}
 			if (pause)
 				usleep(pause);
 		}
-		launches += made;
-		printf("%ld %ld %ld\\n", made, now(CLOCK_PROCESS_CPUTIME_ID) - cpu, launches);
+		total += made;
+		printf("%ld %ld %ld\\n", made, now(CLOCK_PROCESS_CPUTIME_ID) - cpu, total);
 	}
 	return 0;
 }
@@ -49,45 +51,57 @@ int main(void)
 
 @dataclass(frozen=True)
 class Stretch:
-    """Some time of the job: launches in it and their CPU time in seconds, and all launches until its end."""
+    """Some time of the job: calls in it and their CPU time in seconds, and all calls until its end."""
 
-    launches: int
+    calls: int
     cpu: float
     total: int
 
     @property
     def each(self) -> float:
-        """Seconds of a launch."""
-        return self.cpu / self.launches
+        """Seconds of a call."""
+        return self.cpu / self.calls
 
 
 @dataclass(frozen=True)
 class Api:
-    """A library by its functions: `begin` are the C lines that a process begins with."""
+    """A library, and C for it: `begin` is what a process begins with, `call` is what is counted, `at_once` in a row."""
 
     library: str
-    launch: str
-    wait: str
-    begin: str = ""
+    declarations: str
+    begin: str
+    call: str
+    wait: str = ""
+    at_once: int = 100
 
     @property
     def definitions(self) -> list[str]:
         """Arguments of the compiler."""
-        grid = ", ".join(["unsigned"] * 7)
-        declared = f"int {self.wait}(void *), {self.launch}(void *, {grid}, void *, void **, void **);"
-        return [f"-DDECLARATIONS={declared}", f"-DBEGIN={self.begin}", f"-DLAUNCH={self.launch}", f"-DWAIT={self.wait}"]
+        texts = {"DECLARATIONS": self.declarations, "BEGIN": self.begin, "CALL": self.call, "WAIT": self.wait}
+        return [f"-D{name}={text}" for name, text in texts.items()] + [f"-DAT_ONCE={self.at_once}"]
 
 
-CUDA = Api(
+def _launching(library: str, launch: str, wait: str, declarations: str = "", begin: str = "") -> Api:
+    grid = ", ".join(["unsigned"] * 7)
+    return Api(
+        library,
+        f"int {wait}(void *), {launch}(void *, {grid}, void *, void **, void **); {declarations}",
+        begin,
+        f"{launch}(0, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0);",
+        f"{wait}(0);",
+    )
+
+
+CUDA = _launching(
     *("libcuda.so.1", "cuLaunchKernel", "cuStreamSynchronize"),
-    "int cuInit(unsigned), cuCtxCreate_v2(void **, unsigned, int); void *context; cuInit(0); "
-    "cuCtxCreate_v2(&context, 0, 0);",
+    "int cuInit(unsigned), cuCtxCreate_v2(void **, unsigned, int);",
+    "void *context; cuInit(0); cuCtxCreate_v2(&context, 0, 0);",
 )
-HIP = Api("libamdhip64.so.5", "hipModuleLaunchKernel", "hipStreamSynchronize")
+HIP = _launching("libamdhip64.so.5", "hipModuleLaunchKernel", "hipStreamSynchronize")
 
 
 class Job:
-    """A process; several in one folder use one file."""
+    """A process; several in one folder use one file. As a context, it is killed at the end."""
 
     def __init__(self, api: Api, folder: Path) -> None:
         self.library = folder / api.library
@@ -105,7 +119,7 @@ class Job:
         return self.process.stdout.readline()
 
     def work(self, seconds: float, own: int = 0, waits: bool = False, pause_us: int = 0) -> Stretch:
-        """Launches for so long, after `own` turns of a loop each; after each hundred a wait, and a pause."""
+        """Call for so long, after `own` turns of a loop each; after each `at_once` of them a wait, and a pause."""
         assert self.process.stdin
         self.process.stdin.write(f"{seconds * 1000:.0f} {own} {waits:d} {pause_us}\n")
         made, cpu, total = map(int, self._line().split())
@@ -115,3 +129,9 @@ class Job:
         if self.process.returncode is None:
             self.process.kill()
             self.process.communicate()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()

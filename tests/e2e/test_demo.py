@@ -194,9 +194,9 @@ def test_a_wrong_address_is_one_sentence(address: str) -> None:
 
 def test_a_port_in_use() -> None:
     """Another port of the same host is chosen by the kernel, and nobody else can take it meanwhile."""
-    with demo._listening("127.0.0.1:0") as taken:
+    with demo.listening("127.0.0.1:0") as taken:
         host, port = taken.getsockname()
-        with demo._listening(f"{host}:{port}") as other:
+        with demo.listening(f"{host}:{port}") as other:
             assert (host, True) == (other.getsockname()[0], other.getsockname()[1] != port)
 
 

@@ -36,7 +36,7 @@ def main(program: str, rounds: str) -> None:
             print(json.dumps(_found(observed)))
             print(file=job.stdin, flush=True)
             job.wait(WITHIN)
-            until(lambda: not [*observed.collector._object.maps["meetings"].items()], "no rows left", WITHIN)
+            until(lambda: not [*observed.collector.object.maps["meetings"].items()], "no rows left", WITHIN)
         finally:
             job.kill()
 

@@ -40,15 +40,15 @@ def test_rows_of_different_jobs_stay_apart() -> None:
     """A process without a job is no row of a job, though one has labels that the other lacks."""
     copied: Answer = [({"job": "7"}, [(1.0, 1.0)]), ({"comm": "python"}, [(1.0, 2.0)])]
     sent: Answer = [({"comm": "python"}, [(1.0, 4.0)]), ({"job": "7"}, [(1.0, 3.0)])]
-    answers = draw._Answers(table(), Answers(copied=copied, sent=sent), 1.0)
-    assert (["Job", "Command", "A", "B"], [["7", "", "1", "3"], ["", "python", "2", "4"]]) == draw._merged(answers)
+    answers = draw.Answers(table(), Answers(copied=copied, sent=sent), 1.0)
+    assert (["Job", "Command", "A", "B"], [["7", "", "1", "3"], ["", "python", "2", "4"]]) == draw.merged(answers)
 
 
 def test_hidden_columns_and_order() -> None:
     """A hidden column is not drawn, and the rows are in the order of the column that the panel is sorted by."""
     copied: Answer = [({"job": "8"}, [(1.0, 1.0)]), ({"job": "7"}, [(1.0, 2.0)])]
-    answers = draw._Answers(table("Value #A", first="Job"), Answers(copied=copied, sent=copied), 1.0)
-    assert (["Job", "B"], [["7", "2"], ["8", "1"]]) == draw._merged(answers)
+    answers = draw.Answers(table("Value #A", first="Job"), Answers(copied=copied, sent=copied), 1.0)
+    assert (["Job", "B"], [["7", "2"], ["8", "1"]]) == draw.merged(answers)
 
 
 class Silent:
@@ -81,6 +81,6 @@ def test_red_stays_red(tmp_path: Path) -> None:
     image = Image.new("RGB", (40, 40), draw.PANEL)
     image.putpixel((1, 1), (0xF2, 0x49, 0x5C))
     image.save(path)
-    draw._fewer_colours(path)
+    draw.fewer_colours(path)
     with Image.open(path) as small:
         assert (0xF2, 0x49, 0x5C) == small.convert("RGB").getpixel((1, 1))

@@ -41,10 +41,10 @@ def test_room_is_what_is_not_in_use() -> None:
 def test_room_by_listing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before Linux 6.2, where the folder has no size, the open files are listed."""
     exact = descriptors.room()
-    listed = list(descriptors._FOLDER.iterdir())
+    listed = list(descriptors.FOLDER.iterdir())
     monkeypatch.setattr(
         descriptors,
-        "_FOLDER",
+        "FOLDER",
         SimpleNamespace(stat=lambda: SimpleNamespace(st_size=0), iterdir=lambda: iter(listed)),
     )
     assert abs(exact - descriptors.room()) <= 1  # listing takes one itself
@@ -56,7 +56,7 @@ def test_no_room_when_nothing_can_be_opened(monkeypatch: pytest.MonkeyPatch) -> 
     def refuse() -> Any:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr(descriptors, "_FOLDER", SimpleNamespace(stat=refuse))
+    monkeypatch.setattr(descriptors, "FOLDER", SimpleNamespace(stat=refuse))
     assert descriptors.room() < 0
 
 
@@ -111,7 +111,7 @@ def test_the_reason_why_programs_have_no_room(monkeypatch: pytest.MonkeyPatch, c
         def stat(self, **_: Any) -> Any:
             raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(descriptors, "_FOLDER", Unreadable("/proc/self/fd"))
+    monkeypatch.setattr(descriptors, "FOLDER", Unreadable("/proc/self/fd"))
     with pytest.raises(BpfError, match=named) as refused:
         require_descriptors(1, "load x")
     assert code == refused.value.errno

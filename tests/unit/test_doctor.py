@@ -312,7 +312,7 @@ def test_a_check_that_computes(node: Settings, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(checks, "CHECKS", {"slow": compute})
     monkeypatch.setattr(checks, "SECONDS", 0.2)
-    monkeypatch.setattr(checks, "_on_processor", lambda thread: time.monotonic() - began)
+    monkeypatch.setattr(checks, "on_processor", lambda thread: time.monotonic() - began)
     (only,) = checks.examine(node)
     assert (Status.OK, "done") == (only.status, only.summary)
 
@@ -331,7 +331,7 @@ def test_time_on_a_processor() -> None:
     computing.start()
     waiting.start()
     ended.wait()
-    times = checks._on_processor(computing), checks._on_processor(waiting)
+    times = checks.on_processor(computing), checks.on_processor(waiting)
     end.set()
     assert times[0] >= 0.5 > 0.1 > times[1]
 
@@ -558,9 +558,9 @@ def test_allocations_that_cannot_be_read(node: Settings, tmp_path: Path) -> None
 def test_no_allocations(node: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No kubelet is nothing to speak of, except in Kubernetes, where its socket has to be mounted."""
     chosen = with_allocation(node, **{allocation.SOCKET: str(tmp_path / "kubelet.sock"), allocation.FOLDER: ""})
-    monkeypatch.setattr(checks.site, "_in_kubernetes", lambda: False)
+    monkeypatch.setattr(checks.site, "in_kubernetes", lambda: False)
     assert Status.INFO is answer("allocations", chosen).status
-    monkeypatch.setattr(checks.site, "_in_kubernetes", lambda: True)
+    monkeypatch.setattr(checks.site, "in_kubernetes", lambda: True)
     finding = answer("allocations", chosen)
 
     assert (Status.WARN, True) == (finding.status, "--kubernetes.pod-resources-socket" in finding.remedy)

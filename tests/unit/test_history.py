@@ -175,7 +175,7 @@ def test_plot_of_an_ended_process_makes_room(plotted: Plotted) -> None:
 
 def test_collectors_run_only_when_nobody_scrapes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Collectors run after MOST_STEP seconds without a look, and never besides where a node is scraped."""
-    monkeypatch.setattr(history, "_FIRST_AFTER", 0.01)
+    monkeypatch.setattr(history, "FIRST_AFTER", 0.01)
     monkeypatch.setattr(history, "MOST_STEP", 0.1)
     gathered, enough = [], threading.Event()
 

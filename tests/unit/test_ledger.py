@@ -173,7 +173,7 @@ def test_many_of_one_workload_end(world: World, monkeypatch: pytest.MonkeyPatch)
     assert 1000 + 2 * MOST_ENDED - 1 in kept
     world.now = RETENTION + 1
     assert {} == world.processes_by_pid()
-    assert {} == world.ledger._ended._workloads
+    assert {} == world.ledger.ends.workloads
 
 
 def test_many_end_at_once(world: World) -> None:
@@ -183,7 +183,7 @@ def test_many_end_at_once(world: World) -> None:
     world.ledger.ended(range(300))
     assert ([set(range(300))], 0) == (world.takes, world.reads)
     for pid in range(300, 500):
-        world.ledger._live.discard(pid)
+        world.ledger.live.discard(pid)
         (world.proc / str(pid)).rmdir()
     assert {pid: pid for pid in range(500)} == {pid: it.activity.calls for pid, it in world.processes_by_pid().items()}
     assert ([set(range(300)), set(range(300, 500))], 1) == (world.takes, world.reads)
@@ -194,7 +194,7 @@ def test_ends_of_processes_that_did_nothing(world: World) -> None:
     world.run(7, 23)
     del world.counts[7]
     world.ledger.ended([7, 8])
-    assert {} == world.processes_by_pid() and {} == world.ledger._known
+    assert {} == world.processes_by_pid() and {} == world.ledger.known
 
 
 def test_exec(world: World) -> None:
@@ -330,7 +330,7 @@ def test_one_that_ends_while_its_labels_are_read(tmp_path: Path) -> None:
     ending.join(60)
     [process] = world.ledger.processes()
     assert (5, True) == (process.activity.calls, process.ended)
-    assert not world.ledger._known
+    assert not world.ledger.known
 
 
 def test_a_pid_that_another_process_had_a_moment_ago(tmp_path: Path) -> None:

@@ -237,14 +237,14 @@ def test_what_needs_the_search_is_not_available_without_it(
 
     probing = Probing()
     with monkeypatch.context() as patched:
-        patched.setattr(Targets, "_begin", refuse)
+        patched.setattr(Targets, "begin", refuse)
         observer = Observer(probing.load(), probing.found, None)
         observer.start()
         assert [shown, (1, 1)] == [values(observer, name) for name in ("a", "b")]
         [blind, other] = observer.scraper.states()
         assert (health, Health.OK) == (blind.health, other.health)
         assert "no library can be probed: no such namespace" in blind.reason
-    monkeypatch.setattr(Targets, "_begin", lambda _: None)
+    monkeypatch.setattr(Targets, "begin", lambda _: None)
     observer.apply(probing.load())
     assert [(1, 1), (1, 1)] == [values(observer, name) for name in ("a", "b")]
     observer.close()
@@ -254,7 +254,7 @@ def test_no_scrape_before_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """No scrape is answered before it is known whether libraries can be searched for, also at a reload."""
     probing, ready = Probing(), []
     observer = Observer(probing.load(), probing.found, None)
-    monkeypatch.setattr(Targets, "_begin", lambda _: ready.append(observer.scraper.ready))
+    monkeypatch.setattr(Targets, "begin", lambda _: ready.append(observer.scraper.ready))
     observer.start()
     monkeypatch.setattr("exporter.log.configure", lambda *_: None)
     observer.apply(dataclasses.replace(probing.load(), kmsg=KmsgSettings("/dev/null")))

@@ -40,7 +40,7 @@ def proc(tmp_path: Path) -> Path:
 @pytest.fixture
 def lock(proc: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Path]]:
     """Locks a process of `proc`; all are unlocked at the end."""
-    monkeypatch.setattr(process_memory, "_PATIENCE", Patience("test"))
+    monkeypatch.setattr(process_memory, "PATIENCE", Patience("test"))
     monkeypatch.setattr(process_memory, "SECONDS", 0.1)
     locked = list[Path]()
 
@@ -55,7 +55,7 @@ def lock(proc: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int]
     yield make
     for path in locked:
         answer(path)
-    until(lambda: not process_memory._PATIENCE.waiting, "all calls returned")
+    until(lambda: not process_memory.PATIENCE.waiting, "all calls returned")
 
 
 def answer(path: Path, content: bytes = b"") -> None:
@@ -84,7 +84,7 @@ def test_one_that_does_not_answer(proc: Path, lock: Callable[[int], Path]) -> No
         assert not later.value.new
     assert threads == threading.active_count()
     answer(path, b"A=1\0")
-    until(lambda: not process_memory._PATIENCE.waiting, "the call returned")
+    until(lambda: not process_memory.PATIENCE.waiting, "the call returned")
     assert b"A=1\0" == environ(proc, LOCKED)
 
 
@@ -93,7 +93,7 @@ def test_threads_that_wait_are_bounded(
 ) -> None:
     """Beyond the bound nobody waits, and no thread is made."""
     monkeypatch.setattr(process_memory, "SECONDS", 0.01)
-    monkeypatch.setattr(process_memory, "_LEAST_SECONDS", 0.01)
+    monkeypatch.setattr(process_memory, "LEAST_SECONDS", 0.01)
     monkeypatch.setattr(patience, "MOST_WAITING", 4)
     before = threading.active_count()
     for pid in range(100, 120):
@@ -101,7 +101,7 @@ def test_threads_that_wait_are_bounded(
         with pytest.raises(Unanswered):
             environ(proc, pid)
     assert before + 4 >= threading.active_count()
-    assert 4 == len(process_memory._PATIENCE.waiting)
+    assert 4 == len(process_memory.PATIENCE.waiting)
 
 
 def test_labels_without_the_environment(proc: Path, lock: Callable[[int], Path]) -> None:
@@ -111,7 +111,7 @@ def test_labels_without_the_environment(proc: Path, lock: Callable[[int], Path])
     path = lock(LOCKED)
     assert {"pid": "7", "comm": "python3"} == table.labels(LOCKED)
     answer(path, b"SLURM_JOB_ID=42\0OTEL_SERVICE_NAME=train\0")
-    until(lambda: not process_memory._PATIENCE.waiting, "the call returned")
+    until(lambda: not process_memory.PATIENCE.waiting, "the call returned")
     now.time += 10
     known = table.identity(LOCKED)
     assert ("42", "train") == (known.labels["slurm_job_id"], known.resource["service.name"])

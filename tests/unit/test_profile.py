@@ -393,7 +393,7 @@ def test_ever_new_metrics_are_not_kept() -> None:
     reduction = Reduction(Profile.NODE)
     for number in range(MOST_RULES + 10):
         assert 1 == len(reduction.apply([Metric(f"m{number}", "", Kind.GAUGE).sample(1)]))
-    assert len(reduction._rules) <= MOST_RULES
+    assert len(reduction.rules) <= MOST_RULES
 
 
 def test_histograms_of_rules_are_classic() -> None:

@@ -178,7 +178,7 @@ class Job:
     """A training job that restarts: its processes in a ledger, as the verbs collector has them. `now` is in seconds."""
 
     def __init__(self) -> None:
-        self.now, self._began, self._run = 0.0, 0.0, -1
+        self.now, self._began, self._run, self._runs = 0.0, 0.0, -1, False
         self._limit = SeriesLimit("verbs", LIMIT, lambda: self.now)
         self._labels = PeerLabels(typical_node.PEERS)
         nowhere, clock = Path("/nonexistent"), lambda: self.now
@@ -187,11 +187,12 @@ class Job:
 
     def start(self) -> None:
         """Begin the next run."""
-        self._run, self._began = self._run + 1, self.now
+        self._run, self._began, self._runs = self._run + 1, self.now, True
         for rank in range(typical_node.RANKS):
             self._ledger.started(typical_node.pid(self._run, rank))
 
     def end(self) -> None:
+        self._runs = False
         self._ledger.ended(self._pids())
 
     def scrape(self) -> tuple[int, int, list[str]]:
@@ -221,7 +222,7 @@ class Job:
         return [typical_node.pid(self._run, rank) for rank in range(typical_node.RANKS)]
 
     def _read(self) -> dict[int, Activity]:
-        return self._activities(pid for pid in self._pids() if pid in self._ledger._live)
+        return self._activities(self._pids() if self._runs else ())
 
     def _take(self, pids: Collection[int]) -> dict[int, Activity]:
         return self._activities(pids)
@@ -253,8 +254,8 @@ def test_a_job_that_restarts() -> None:
     assert [] == [fell for _, _, falls in scrapes for fell in falls]
     job.now += RETENTION
     job.scrape()
-    assert not job._limit._members
-    assert {} == job._limit._shown == job._limit._folds
+    assert not job._limit.members
+    assert {} == job._limit.shown == job._limit.folds
 
 
 def test_faults_are_folded_last() -> None:

@@ -183,7 +183,7 @@ def test_requests_beyond_the_limit_get_503() -> None:
         threads = [threading.Thread(target=served.get, kwargs={"source": peer}) for peer in peers]
         for thread in threads:
             thread.start()
-        until(lambda: len(served.server._slots) == 2)
+        until(lambda: len(served.server.slots) == 2)
         answer = served.get("/")
         gate.set()
         for thread in threads:

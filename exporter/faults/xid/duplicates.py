@@ -9,7 +9,7 @@ from exporter.faults.xid.report import DriverReport
 
 SAME_WITHIN = 5.0
 """Largest time in seconds between the two reports of one Xid."""
-_MOST = 4096
+MOST = 4096
 
 
 class Duplicates:
@@ -31,7 +31,7 @@ class Duplicates:
         with self._lock:
             self._logged[key] = time
             self._logged.move_to_end(key)
-            if len(self._logged) > _MOST:
+            if len(self._logged) > MOST:
                 self._logged.popitem(last=False)
             if self._waiting:
                 self._waiting = [it for it in self._waiting if not self._in_log(*it)]
@@ -41,7 +41,7 @@ class Duplicates:
         with self._lock:
             if self._in_log(report, time):
                 return
-            if len(self._waiting) < _MOST:
+            if len(self._waiting) < MOST:
                 self._waiting.append((report, time))
             else:
                 self.dropped += 1

@@ -33,14 +33,14 @@ _MAPS_BYTES = 1 << 23
 """Of /proc/PID/maps, some 65,000 lines."""
 _MOST_FILES = 64
 """Mapped libraries of a process that are compared with the provider."""
-_WAIT_SECONDS = 1.0
+WAIT_SECONDS = 1.0
 _PROVIDER = re.compile(r"lib([a-z0-9_]+?)(?:-rdmav\d+)?\.so")
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Request:
+class Request:
     """A library to search, and the process that uses it."""
 
     library: Library
@@ -59,18 +59,18 @@ class Analysis:
     ) -> None:
         self._proc, self._sys, self._shares, self._done = proc, sys, shares, done
         self._changing = threading.Condition()
-        self._requests: dict[int, _Request] = {}
-        self._running = False
+        self._requests: dict[int, Request] = {}
+        self.running = False
         self._known: dict[tuple[str, ...], ProviderFunctions] = {}
 
     def want(self, library: Library, pid: int) -> None:
         """Request the functions of a library, together with the libibverbs of a process that uses the library."""
         user = self._shares.user(pid)
         with self._changing:
-            self._requests[id(library)] = _Request(library, pid, user)
+            self._requests[id(library)] = Request(library, pid, user)
             self._changing.notify()
-            if not self._running:
-                self._running = True
+            if not self.running:
+                self.running = True
                 threading.Thread(target=self._run, name="verbs analysis", daemon=True).start()
 
     def forget(self, library: Library) -> None:
@@ -88,7 +88,7 @@ class Analysis:
             except Exception:
                 log.exception("the search for functions in %s failed", request.library.path)
 
-    def _next(self) -> _Request | None:
+    def _next(self) -> Request | None:
         """Return the next request: of present devices first, of these the one of the user with most time left.
 
         Waits while no user has time left. Returns None, and the thread ends, when there are no more requests.
@@ -101,13 +101,13 @@ class Analysis:
                 if ready:
                     order = {key: (not serves(self._requests[key].library.path, present), -left[key]) for key in ready}
                     return self._requests.pop(min(ready, key=order.__getitem__))
-                self._changing.wait(_WAIT_SECONDS)
-            self._running = False
+                self._changing.wait(WAIT_SECONDS)
+            self.running = False
             return None
 
-    def _find(self, request: _Request) -> ProviderFunctions:
+    def _find(self, request: Request) -> ProviderFunctions:
         provider = file_of(request.library)
-        verbs, names = self._seen(request, provider)
+        verbs, names = self.seen(request, provider)
         try:
             contents: str = WORKER.call(digest, provider, verbs)
             key = contents, names.provider, names.verbs
@@ -122,7 +122,7 @@ class Analysis:
         except (OSError, ElfError) as error:
             return ProviderFunctions({}, {"post_send": f"The file cannot be read: {error}."})
 
-    def _seen(self, request: _Request, provider: File) -> tuple[File | None, ProviderNames]:
+    def seen(self, request: Request, provider: File) -> tuple[File | None, ProviderNames]:
         """Return the libibverbs of a process, and the names that it and the provider have there.
 
         Nothing is believed of a process that may have mounted any file at any path.

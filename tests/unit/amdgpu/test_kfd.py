@@ -125,7 +125,7 @@ def test_labels_of_the_process(tree: Tree, collector: module.Amdgpu) -> None:
     """A process has its labels, and the GPU's; the series go with the GPUs."""
     tree.process(os.getpid(), gpu_51110=4096)
     collector.close()
-    collector._kfd.follow([])
+    collector.kfd.follow([])
     [held] = [it for it in collector.collect() if it.metric.name == "gpu.amd.process.memory.usage"]
     comm = Path(f"/proc/{os.getpid()}/comm").read_text().strip()
     expected = {"pid": str(os.getpid()), "comm": comm, "card": "card1", "pci_bus_id": FIRST}

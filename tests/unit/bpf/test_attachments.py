@@ -213,7 +213,7 @@ def test_users_have_a_share_of_the_places(
     monkeypatch.setattr(shares, "PLACES", 2)
     kept = Attachments([Recorder()], proc.root, grace=0)
     user = 1000
-    monkeypatch.setattr(kept._shares, "user", lambda pid: user)
+    monkeypatch.setattr(kept.shares, "user", lambda pid: user)
 
     def attach(name: str) -> bool:
         with kept.on_account_of(PID):
@@ -249,16 +249,16 @@ def test_the_last_places_are_for_files_of_root(
 def test_files_of_a_user_beyond_its_share_wait(proc: Proc, built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The user's next file is not read before some time has come back; the file is not forgotten."""
     kept = Attachments([Recorder()], proc.root, grace=0)
-    kept._shares.spend(NOBODY, 1e3)
+    kept.shares.spend(NOBODY, 1e3)
     mapping = proc.map(built)
     for _ in range(2):
         with pytest.raises(Wait), kept.on_account_of(PID):
             kept.of(mapping)
     assert (0, {"share": 2}) == (kept.verdicts.examined, kept.verdicts.unsearched)
-    kept._shares = shares.Shares(proc.root)
+    kept.shares = shares.Shares(proc.root)
     with kept.on_account_of(PID):
         assert kept.of(mapping)
-    assert kept._shares._credit(NOBODY).left < shares.CREDIT  # reading it has been counted
+    assert kept.shares._credit(NOBODY).left < shares.CREDIT  # reading it has been counted
     kept.close()
 
 
@@ -276,7 +276,7 @@ def test_a_round_ends_and_newcomers_are_first_in_the_next(
     monkeypatch.setattr(verdicts, "examine", take_long)
     monkeypatch.setattr(attachments.WORKER, "spent", lambda: spent[0])
     kept = Attachments([Recorder()], proc.root, grace=0)
-    monkeypatch.setattr(kept._shares, "user", lambda pid: pid)
+    monkeypatch.setattr(kept.shares, "user", lambda pid: pid)
     waiting = {pid: [Path(shutil.copy(built, tmp_path / f"{pid}-{n}.so")) for n in range(3)] for pid in range(1, 9)}
     looked: list[int] = []
 
@@ -316,7 +316,7 @@ def test_files_that_take_long_wait_for_all_others(
     monkeypatch.setattr(verdicts, "examine", take_time)
     monkeypatch.setattr(attachments.WORKER, "spent", lambda: spent[0])
     kept = Attachments([Recorder()], proc.root, grace=0)
-    monkeypatch.setattr(kept._shares, "user", lambda pid: pid)
+    monkeypatch.setattr(kept.shares, "user", lambda pid: pid)
     newcomer = built
     waiting = {pid: tmp_path / f"{pid}.so" for pid in range(1, 81)}
     for pid, path in waiting.items():

@@ -20,7 +20,7 @@ def test_a_slow_reader_delays_no_scrape() -> None:
         events = Events()
     except BpfError as error:
         pytest.skip(str(error))
-    events._streams[7] = _Stream(SimpleNamespace(name="records", lost=lambda: 23), print, 8)  # type: ignore[arg-type]
+    events.streams[7] = _Stream(SimpleNamespace(name="records", lost=lambda: 23), print, 8)  # type: ignore[arg-type]
     found: list[int] = []
     with events._lock:  # as while a callback runs
         thread = threading.Thread(
@@ -29,7 +29,7 @@ def test_a_slow_reader_delays_no_scrape() -> None:
         thread.start()
         thread.join(2)
         assert [23] == found
-    events._streams.clear()
+    events.streams.clear()
     events.close()
 
 
@@ -40,7 +40,7 @@ def test_records_gather_where_they_are_few(monkeypatch: pytest.MonkeyPatch) -> N
     except BpfError as error:
         pytest.skip(str(error))
     paused = list[float]()
-    counts = iter([1, events._FEW, 2])
+    counts = iter([1, events.FEW, 2])
 
     def poll(_: int) -> int:
         if (count := next(counts, None)) is None:
@@ -49,7 +49,7 @@ def test_records_gather_where_they_are_few(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(reader, "poll", poll)
     monkeypatch.setattr(events.time, "sleep", paused.append)
-    reader._run(0.5, 0.0)
+    reader.run(0.5, 0.0)
     assert [0.5, 0.5] == paused
     reader.close()
 
@@ -78,7 +78,7 @@ def test_records_that_are_seldom_announced_are_looked_for(monkeypatch: pytest.Mo
     monkeypatch.setattr(reader, "poll", poll)
     monkeypatch.setattr(reader, "_drain_all", lambda: unannounced.pop(round(now, 3), 0))
     monkeypatch.setattr(events.time, "monotonic", lambda: now)
-    reader._run(0.0, 0.01)
+    reader.run(0.0, 0.01)
     looked = next(i for i, it in enumerate(waited[1:]) if it == 1000)
     assert 1000 == waited[0]
     assert 0.25 + events.LOOK_SECONDS == pytest.approx(looked * 0.01, abs=0.011)

@@ -82,10 +82,10 @@ def test_a_slice_of_time(worker: Worker, tmp_path: Path) -> None:
     """What takes longer than its slice is stopped without ending the child; the same file is read without one."""
     path = File(str(sparse(tmp_path / "sparse.so")))
     assert 3 == worker.call(file_worker_calls.number, "3")
-    child = worker._child
+    child = worker.child
     with pytest.raises(TakesLonger):
         worker.call_and_hold(search, path, ["needle"], [], [], within=0.01)
-    assert child is worker._child
+    assert child is worker.child
     with pytest.raises(TooLong):
         worker.call_and_hold(search, path, ["needle"], [], [])
 
@@ -104,13 +104,13 @@ def test_ends_when_idle() -> None:
     """Both processes end without work, and the next call has others."""
     worker = Worker(idle=0.2)
     worker.call(file_worker_calls.number, "7")
-    first = worker._child
+    first = worker.child
     assert first and first.process.wait(20) == 0
     poll = select.poll()
-    poll.register(first._reader_pidfd, select.POLLIN)
+    poll.register(first.reader_pidfd, select.POLLIN)
     assert poll.poll(20_000)
     assert 7 == worker.call(file_worker_calls.number, "7")
-    assert worker._child and worker._child.process.pid != first.process.pid
+    assert worker.child and worker.child.process.pid != first.process.pid
     worker.close()
 
 
@@ -118,8 +118,8 @@ def test_crash(worker: Worker) -> None:
     """A child that dies is replaced once; who dies again is an error of that call only."""
     worker.call(file_worker_calls.number, "7")
     for kill in (lambda child: child.process.pid, lambda child: child.reader):
-        assert worker._child
-        os.kill(kill(worker._child), signal.SIGKILL)
+        assert worker.child
+        os.kill(kill(worker.child), signal.SIGKILL)
         assert 7 == worker.call(file_worker_calls.number, "7")
     with pytest.raises(ChildError, match="died"):
         worker.call(file_worker_calls.leave, 3)
@@ -142,8 +142,8 @@ def test_slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the processor is slower there is as much more time."""
     worker = Worker(seconds=0.2)
     worker.call(file_worker_calls.number, "7")
-    assert worker._child
-    worker._child.slowness = 20.0
+    assert worker.child
+    worker.child.slowness = 20.0
     assert worker.call(file_worker_calls.work, 1.0) is None
     worker.close()
 
@@ -183,8 +183,8 @@ def test_a_stopped_child_is_no_stuck_device(worker: Worker) -> None:
     """A child that somebody stops is replaced, and its file's device is not blamed: the file is read at once again."""
     file = File(str(PROGRAM), device=PROGRAM.stat().st_dev)
     assert PROGRAM.stat().st_size == worker.call(file_worker_calls.size, file)
-    assert worker._child
-    os.kill(worker._child.reader, signal.SIGSTOP)
+    assert worker.child
+    os.kill(worker.child.reader, signal.SIGSTOP)
     with pytest.raises(Stuck, match="was stopped"):
         worker.call(file_worker_calls.size, file)
     assert (PROGRAM.stat().st_size, 0) == (worker.call(file_worker_calls.size, file), worker.stuck)
@@ -215,9 +215,9 @@ def test_an_ended_child_is_seen_once() -> None:
     """Two threads that look at an ended child close its descriptor once: the number may be another's by then."""
     worker = Worker()
     worker.call(file_worker_calls.number, "7")
-    child = worker._child
+    child = worker.child
     assert child
-    descriptor, closed, real = child._reader_pidfd, [], os.close
+    descriptor, closed, real = child.reader_pidfd, [], os.close
     other: list[threading.Thread] = []
 
     def close(number: int) -> None:
@@ -266,7 +266,7 @@ def test_many_hung_file_systems(worker: Worker, hung: fuse.Hung, monkeypatch: py
         worker.call(file_worker_calls.size, File(str(hung.path), device=5))
     with pytest.raises(Stuck):
         worker.call(file_worker_calls.number, "7")
-    assert worker._child is None
+    assert worker.child is None
     hung.end()
     while worker.abandoned:
         time.sleep(0.01)

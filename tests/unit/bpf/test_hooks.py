@@ -153,5 +153,5 @@ def test_functions_without_a_number_are_never_left_out(monkeypatch: pytest.Monke
     """Programs without the number of a library could not know of a gap."""
     Kernel(monkeypatch)
     hooks, _, _, _ = paired()
-    hooks._gaps = None
+    hooks.gaps = None
     assert frozenset() == hooks.sampled

@@ -14,9 +14,9 @@ from exporter.bpf import multi
 @pytest.fixture(autouse=True)
 def untried() -> Iterator[None]:
     """What was found before counts neither in a test nor after it."""
-    multi._lasting_refusal.cache_clear()
+    multi.lasting_refusal.cache_clear()
     yield
-    multi._lasting_refusal.cache_clear()
+    multi.lasting_refusal.cache_clear()
 
 
 class Kernel:

@@ -57,11 +57,11 @@ def test_a_file_system_that_does_not_answer(
     """The search goes on, and files of other devices are followed."""
     file, answer = tmp_path / "file", threading.Event()
     file.write_bytes(b"before")
-    monkeypatch.setattr(overwrites, "_SECONDS", 0.05)
+    monkeypatch.setattr(overwrites, "SECONDS", 0.05)
     add = followed._add
     monkeypatch.setattr(followed, "_add", lambda path: answer.wait() and 0 if path == "stuck" else add(path))
     assert [UNFOLLOWED] * 2 == [followed.follow("stuck", 1) for _ in range(2)]
-    monkeypatch.setattr(overwrites, "_SECONDS", 60.0)
+    monkeypatch.setattr(overwrites, "SECONDS", 60.0)
     assert followed.follow(str(file), 2) != UNFOLLOWED
     answer.set()
 

@@ -123,11 +123,11 @@ def test_a_user_with_many_that_cannot_be_listed(
     source.locked = {*hostile}
     assert [8] == pids(lister.of([*hostile, 8]))
     assert {*hostile} == lister.left_out
-    assert patient_lister.MOST_OF_USER == len(lister._waiting())
+    assert patient_lister.MOST_OF_USER == len(lister.waiting())
 
     source.locked = set()
     source.answers.set()
-    until(lambda: not lister._waiting(), "answered")
+    until(lambda: not lister.waiting(), "answered")
     assert [*hostile] == pids(lister.of(hostile)) and not lister.left_out
 
 
@@ -150,7 +150,7 @@ def test_one_that_is_locked_again_and_again(
     that of all.
     """
     limits: list[float] = []
-    call = lister._patience.call
+    call = lister.patience.call
 
     def noted(key: int, function: Callable[[], Any], seconds: float) -> Any:
         limits.append(seconds)
@@ -159,7 +159,7 @@ def test_one_that_is_locked_again_and_again(
         return call(key, function, seconds)
 
     monkeypatch.setattr(patient_lister, "user_of", lambda proc, pid: pid)
-    monkeypatch.setattr(lister._patience, "call", noted)
+    monkeypatch.setattr(lister.patience, "call", noted)
     for _ in range(3):
         assert [8] == pids(lister.of([STUCK, 8]))
     assert [2.0, 2.0, 2.0, 2.0 / 2, 2.0, 2.0 / 3, 2.0] == limits

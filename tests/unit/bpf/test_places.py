@@ -49,7 +49,7 @@ class Node:
         self.kept = Attachments([self.interest], self._proc.root, grace=3600)
         self.owners: dict[int, int] = {}
         """The users of processes, by pid."""
-        monkeypatch.setattr(self.kept._shares, "user", lambda pid: self.owners[pid])
+        monkeypatch.setattr(self.kept.shares, "user", lambda pid: self.owners[pid])
         self._mappings: dict[str, Mapping] = {}
 
     def map(self, user: int, name: str, pid: int = 0, owner: int | None = None) -> Attached | None:
@@ -210,7 +210,7 @@ def test_the_end_of_a_process_that_has_lost_its_library(node: Node, monkeypatch:
     """The interest is given its end once, and no earlier, where the library was probed again meanwhile."""
     ended: list[int] = []
     monkeypatch.setattr(node.interest, "processes_ended", ended.extend)
-    monkeypatch.setattr(Users, "_open_pidfd", lambda self, pid: -1)
+    monkeypatch.setattr(Users, "open_pidfd", lambda self, pid: -1)
     users = Users(select.epoll())
     for user in USERS[:3]:
         for number in range(EACH):
@@ -224,7 +224,7 @@ def test_the_end_of_a_process_that_has_lost_its_library(node: Node, monkeypatch:
     for user in USERS[1:3]:
         users.queue_ends([user * 10 + number for number in range(EACH)])
     users.deliver_ends(node.kept)
-    monkeypatch.setattr(node.kept, "_grace", 0)
+    monkeypatch.setattr(node.kept, "grace", 0)
     node.kept.release_idle()
     again = node.map(USERS[0], library, lost)
     assert again and users.use(lost, 1, again, 0)

@@ -18,9 +18,9 @@ FOUND = {"task_utask": 2896, "utask_instances": 8, "instance_stack": 24, "instan
 @pytest.fixture(autouse=True)
 def _not_kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(multi, "refusal", lambda _: 0)
-    sessions._places.cache_clear()
+    sessions.places_in_kernel.cache_clear()
     yield
-    sessions._places.cache_clear()
+    sessions.places_in_kernel.cache_clear()
 
 
 def loads(monkeypatch: pytest.MonkeyPatch, found: Mapping[str, int], failures: Mapping[str, int]) -> list[str]:

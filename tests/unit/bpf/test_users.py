@@ -70,8 +70,8 @@ def test_a_library_that_is_overwritten_again_and_again(users: Users) -> None:
     users.use(pid, 1, kept, 0)
     users.use(pid, 1, last, 0)
 
-    assert {kept, last} < users._processes[pid].libraries.keys()
-    assert 3 == len(users._processes[pid].libraries)
+    assert {kept, last} < users.processes[pid].libraries.keys()
+    assert 3 == len(users.processes[pid].libraries)
     users.queue_ends([pid])
     users.deliver_ends([])
     assert ([pid], [pid]) == (one.ended, two.ended)

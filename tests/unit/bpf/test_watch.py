@@ -24,7 +24,7 @@ def test_records_of_mapped_files_have_process_place_and_time() -> None:
     """A record of a file is kept with all that names the file; one of anonymous memory is not."""
     batch = Batch()
     anonymous = mapped_record(0, 0, b"//anon\0\0")
-    watch._parse(mapped_record(8, 5, b"/lib.so\0") + anonymous[:40] + bytes(24) + anonymous[64:], batch)
+    watch.parse(mapped_record(8, 5, b"/lib.so\0") + anonymous[:40] + bytes(24) + anonymous[64:], batch)
     [mapped] = batch.mapped
     assert Mapped(PID, START, mapped.file, 99) == mapped
     assert b"/lib.so" in mapped.file
@@ -33,8 +33,8 @@ def test_records_of_mapped_files_have_process_place_and_time() -> None:
 def test_records_of_forks_are_processes_not_threads() -> None:
     """A new thread has its parent's pid and is no fork."""
     batch = Batch()
-    watch._parse(record(7, struct.pack("=IIIIQQ", 12, 11, 12, 11, 55, 55)), batch)
-    watch._parse(record(7, struct.pack("=IIIIQQ", 11, 11, 13, 11, 56, 56)), batch)
+    watch.parse(record(7, struct.pack("=IIIIQQ", 12, 11, 12, 11, 55, 55)), batch)
+    watch.parse(record(7, struct.pack("=IIIIQQ", 11, 11, 13, 11, 56, 56)), batch)
     assert [Fork(55, 12, 11)] == batch.forks
 
 
@@ -42,7 +42,7 @@ def test_records_of_exec_are_names_that_came_with_it() -> None:
     """A process that changes its name, or that of a thread, runs the same program."""
     batch = Batch()
     for misc in (1 << 13, 0):
-        watch._parse(record(3, struct.pack("=II8sQ", PID, PID, b"name", 77), misc), batch)
+        watch.parse(record(3, struct.pack("=II8sQ", PID, PID, b"name", 77), misc), batch)
     assert [Exec(77, PID)] == batch.execs
 
 
@@ -55,11 +55,11 @@ def test_rings_are_smaller_where_there_are_many(cpus: int, size: int) -> None:
 def test_records_of_loss_are_added_up() -> None:
     """The kernel's records of lost records are added up."""
     batch = Batch()
-    watch._parse(b"".join(record(2, struct.pack("=QQQ", 1, count, 0)) for count in (3, 4)), batch)
+    watch.parse(b"".join(record(2, struct.pack("=QQQ", 1, count, 0)) for count in (3, 4)), batch)
     assert 7 == batch.lost
 
 
 @pytest.mark.parametrize(("text", "cpus"), [("0\n", [0]), ("0-3,8\n", [0, 1, 2, 3, 8]), ("\n", [])])
 def test_lists_of_cpus(text: str, cpus: list[int]) -> None:
     """The kernel's lists of numbers and ranges are read."""
-    assert cpus == watch._cpus(text)
+    assert cpus == watch.cpus_of(text)

@@ -34,7 +34,7 @@ def table() -> Watched:
 @pytest.fixture
 def exits(table: Watched) -> Exits:
     made = Exits(make_node({}, ProcessTable(), None, None))
-    made._object = SimpleNamespace(maps={"watched": table})  # type: ignore[assignment]
+    made.object = SimpleNamespace(maps={"watched": table})  # type: ignore[assignment]
     return made
 
 
@@ -46,7 +46,7 @@ def test_ended_before_it_was_watched(exits: Exits, table: Watched) -> None:
     exits.processes_ended([(1 << 22) + 1, (1 << 22) + 2])
 
     assert {} == table
-    assert [(1 << 22) + 2] == [*exits._users]  # the record of its end is on its way
+    assert [(1 << 22) + 2] == [*exits.users]  # the record of its end is on its way
 
 
 def test_no_room(exits: Exits) -> None:
@@ -54,12 +54,12 @@ def test_no_room(exits: Exits) -> None:
     for pid in range(1 << 22, (1 << 22) + 3):
         exits.process_started(pid, None, True)  # type: ignore[arg-type]
 
-    assert (2, 1) == (len(exits._users), exits._unwatched)
+    assert (2, 1) == (len(exits.users), exits.unwatched)
 
 
 def end(exits: Exits, pid: int, status: int = 11, **who: str) -> None:
-    exits._users[pid] = tuple(who.items())
-    exits._ended(SimpleNamespace(tgid=pid, status=status, ended=1))
+    exits.users[pid] = tuple(who.items())
+    exits.ended(SimpleNamespace(tgid=pid, status=status, ended=1))
 
 
 def test_workload_has_a_share() -> None:
@@ -70,7 +70,7 @@ def test_workload_has_a_share() -> None:
     for number in range(3 * MOST_SERIES):
         end(exits, 1000 + number, comm=f"spam{number}", pod="noisy")
     with exits._lock:
-        kept = [dict(labels) for labels in exits._counts]
+        kept = [dict(labels) for labels in exits.counts]
 
     assert MOST_SERIES == len(kept)
     assert 100 == sum(it["pod"] == "victim" for it in kept)

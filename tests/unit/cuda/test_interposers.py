@@ -68,4 +68,4 @@ def test_what_is_remembered() -> None:
     assert not passing.of(library("/a/libvgpu.so", *CALLS, "cuMemFree_v2")).symbols
     for number in range(2, MOST + 2):
         passing.compare(library("/a/libvgpu.so", *CALLS, number=number), DRIVER)
-    assert len(passing._found) <= MOST
+    assert len(passing.found) <= MOST

@@ -87,12 +87,12 @@ def test_a_process_that_tries_again_is_frozen_once(monkeypatch: pytest.MonkeyPat
     for _ in range(5):
         node.failing.failed(Failure())
     node.frozen(1)
-    until(lambda: not node.failing._busy.locked(), "the thread has ended")
+    until(lambda: not node.failing.busy.locked(), "the thread has ended")
     node.failing.failed(Failure(tgid=815))
     node.frozen(2)
 
     monkeypatch.setattr(out_of_memory, "SECONDS", 0.0)
-    until(lambda: not node.failing._busy.locked(), "the thread has ended")
+    until(lambda: not node.failing.busy.locked(), "the thread has ended")
     node.failing.failed(Failure())
     node.frozen(3)
 
@@ -115,17 +115,17 @@ def test_host_memory_is_none_of_a_gpu() -> None:
     node = Node()
     node.failing.failed(Failure(memory=2))
 
-    assert not node.failing._busy.locked()
+    assert not node.failing.busy.locked()
     assert () == node.profiles.frozen.newest_first()
 
 
 def test_an_error_leaves_room_for_the_next(caplog: pytest.LogCaptureFixture) -> None:
     """A profile that cannot be read is in the log, and the next failure is frozen."""
     node = Node()
-    good, node.failing._inuse = node.failing._inuse, lambda: made_up.Source().missing()  # type: ignore[attr-defined]
+    good, node.failing.inuse = node.failing.inuse, lambda: made_up.Source().missing()  # type: ignore[attr-defined]
     node.failing.failed(Failure())
     until(lambda: "could not be kept" in caplog.text, "the error is logged")
-    until(lambda: not node.failing._busy.locked(), "the thread has ended")
-    node.failing._inuse = good
+    until(lambda: not node.failing.busy.locked(), "the thread has ended")
+    node.failing.inuse = good
     node.failing.failed(Failure(tgid=815))
     node.frozen(1)

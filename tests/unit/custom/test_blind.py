@@ -34,7 +34,7 @@ def probe(name: str, *tracepoints: str) -> Any:
 @pytest.fixture
 def collector(monkeypatch: pytest.MonkeyPatch) -> Custom:
     """A collector for which the search for libraries was refused."""
-    monkeypatch.setattr(Targets, "_begin", Mock(side_effect=BpfError(errno.ENOTSUP, "no such namespace")))
+    monkeypatch.setattr(Targets, "begin", Mock(side_effect=BpfError(errno.ENOTSUP, "no such namespace")))
     targets = Targets()
     targets.want(Mock())
     with pytest.raises(BpfError):

@@ -250,13 +250,13 @@ def test_nvml(make: Callable[..., Faults]) -> None:
     collector = make()
     key = ("gpu_hbm3_memory", "GPU-1", "gpu_hbm_uncorrected")
     good = {"ecc_uncorrected_volatile_dram": 2, "remapped_rows_failure": 0, "recovery_action": 0}
-    collector._node.gpus.serve(lambda: snapshot("ok", good), lambda seconds: True)
+    collector.node.gpus.serve(lambda: snapshot("ok", good), lambda seconds: True)
     collector.poller.poll()
     assert not [it for it in values(collector) if it[0] == "accel_node_fault_total"]
     bad = {"ecc_uncorrected_volatile_dram": 5, "remapped_rows_failure": 1, "recovery_action": 1}
-    collector._node.gpus.serve(lambda: snapshot("ok", bad), lambda seconds: True)
+    collector.node.gpus.serve(lambda: snapshot("ok", bad), lambda seconds: True)
     collector.poller.poll()
-    collector._node.gpus.serve(lambda: snapshot("lost", {}), lambda seconds: True)
+    collector.node.gpus.serve(lambda: snapshot("lost", {}), lambda seconds: True)
     collector.poller.poll()
     collector.poller.poll()
     found = values(collector)

@@ -293,11 +293,11 @@ def test_a_failure_is_logged_and_tried_again(caplog: pytest.LogCaptureFixture) -
     until(lambda: [*watches[1].collect()][1:], "looked at")
     for it in watches:
         governor.leave(it)
-    until(lambda: governor._thread is None, "ended")
+    until(lambda: governor.thread is None, "ended")
     [again] = [it for it in (governor.watch(working),) if it]
     until(lambda: [*again.collect()][1:], "looked at")
     governor.leave(again)
-    until(lambda: governor._thread is None, "ended")
+    until(lambda: governor.thread is None, "ended")
 
 
 def test_probes_of_two_collectors_share_a_process() -> None:
@@ -307,12 +307,12 @@ def test_probes_of_two_collectors_share_a_process() -> None:
     files = File(clock, {1: launches}, name="/libcuda.so.1"), File(clock, {1: messages}, name="/libnccl.so.2")
     subjects = Subject(files[0], rank=0, threads=[messages]), Subject(files[1], rank=1, threads=[launches])
     governor = Governor(BOUND, clock, random.Random(7).random)
-    governor._watched = [Watch(it, BOUND, clock, random.Random(7).random, governor._rest) for it in subjects]
+    governor.watched = [Watch(it, BOUND, clock, random.Random(7).random, governor.rest) for it in subjects]
 
     def run(seconds: float) -> None:
         end = clock.now + seconds
         while clock.now < end:
-            due = min(*(it.step() for it in governor._watched), clock.now + 1, end)
+            due = min(*(it.step() for it in governor.watched), clock.now + 1, end)
             for file in files:
                 for job in file.jobs.values():
                     job.run(max(0.0, due - clock.now), file.on)
@@ -322,7 +322,7 @@ def test_probes_of_two_collectors_share_a_process() -> None:
         return (launches.seen + messages.seen) * TRAP
 
     run(60)
-    levels = [it.value for watch in governor._watched for it in watch.collect() if "level" in it.metric.name]
+    levels = [it.value for watch in governor.watched for it in watch.collect() if "level" in it.metric.name]
     assert [1, 0] == levels
     assert messages.seen == messages.sent
     before, cpu = cost(), launches.cpu + messages.cpu

@@ -45,14 +45,14 @@ class Node:
         self.file = File(self.clock, self.jobs, alone=True)
         self.subject, self.begun = Subject(self.file), self.clock.now
         self.governor = Governor(1.0, self.clock, random.Random(7).random, self.cores)
-        self.governor._watched = [
+        self.governor.watched = [
             Watch(
                 self.subject,
                 1.0,
                 self.clock,
                 random.Random(7).random,
-                self.governor._rest,
-                lambda: self.governor._node.cap,
+                self.governor.rest,
+                lambda: self.governor.node.cap,
             )
         ]
         self.governor.charge(Payer(self.spent, lambda pids: {}))
@@ -65,7 +65,7 @@ class Node:
         """Return the cores that the probes of the file took."""
         end, before = self.clock.now + seconds, sum(it.seen for it in self.jobs.values())
         while self.clock.now < end:
-            due = self.governor._step()
+            due = self.governor.step()
             assert due is not None
             self.file.pass_until(min(due, self.clock.now + 1, end))
         return (sum(it.seen for it in self.jobs.values()) - before) * TRAP / seconds
@@ -93,10 +93,10 @@ def test_the_processes_that_cost_most_are_limited_and_others_counted_whole() -> 
         assert node.jobs[pid].seen == node.jobs[pid].sent
     each = [(node.jobs[pid].seen - costs[pid]) * TRAP / 300 for pid in (1, 2)]
     assert all(it < 0.015 for it in each)
-    [problem] = node.governor._watched[0].problems()
+    [problem] = node.governor.watched[0].problems()
     assert problem.endswith("to keep --overhead.max-cores")
     for it in (1, 2):
-        missed = node.governor._watched[0].missed(it)
+        missed = node.governor.watched[0].missed(it)
         assert missed is not None
         assert (node.jobs[it].seen + missed["calls"]) / node.jobs[it].sent == pytest.approx(1, rel=0.1)
 
@@ -107,7 +107,7 @@ def test_all_calls_are_counted_again_within_a_minute() -> None:
     assert node.file.turns
     node.jobs[1].idle = 0.1
     node.run(60)
-    assert node.file.on and node.governor._node.cap == inf
+    assert node.file.on and node.governor.node.cap == inf
     seen, sent = node.jobs[1].seen, node.jobs[1].sent
     node.run(100)
     assert node.jobs[1].seen - seen == pytest.approx(node.jobs[1].sent - sent)
@@ -165,12 +165,12 @@ def test_costs_of_others_count_in_the_bound_of_a_process() -> None:
     clock, sends = Clock(), Job(own=1e-3, messages=8)
     file = File(clock, {1: sends})
     governor = Governor(0.01, clock, random.Random(7).random)
-    governor._watched = [Watch(Subject(file), 0.01, clock, random.Random(7).random, governor._rest)]
+    governor.watched = [Watch(Subject(file), 0.01, clock, random.Random(7).random, governor.rest)]
 
     def run(seconds: float) -> None:
         end = clock.now + seconds
         while clock.now < end:
-            due = governor._step()
+            due = governor.step()
             assert due is not None
             file.pass_until(min(due, clock.now + 1, end))
 

@@ -148,16 +148,16 @@ def test_numbers() -> None:
     }
 
     assert {
-        "STAT_MODE": qp_counters._MODE,
-        "STAT_RES": qp_counters._RESOURCE,
-        "STAT_AUTO_MODE_MASK": qp_counters._MASK,
-        "STAT_COUNTER": qp_counters._COUNTERS,
-        "STAT_COUNTER_ENTRY": qp_counters._COUNTER,
-        "STAT_HWCOUNTERS": qp_counters._VALUES,
-        "STAT_HWCOUNTER_ENTRY": qp_counters._VALUE,
-        "STAT_HWCOUNTER_ENTRY_NAME": qp_counters._NAME,
-        "STAT_HWCOUNTER_ENTRY_VALUE": qp_counters._NUMBER,
-        "RES_QP": qp_counters._QP,
-        "RES_TYPE": qp_counters._QP_TYPE,
-        "RES_PID": qp_counters._PID,
+        "STAT_MODE": qp_counters.MODE,
+        "STAT_RES": qp_counters.RESOURCE,
+        "STAT_AUTO_MODE_MASK": qp_counters.MASK,
+        "STAT_COUNTER": qp_counters.COUNTERS,
+        "STAT_COUNTER_ENTRY": qp_counters.COUNTER,
+        "STAT_HWCOUNTERS": qp_counters.VALUES,
+        "STAT_HWCOUNTER_ENTRY": qp_counters.VALUE,
+        "STAT_HWCOUNTER_ENTRY_NAME": qp_counters.NAME,
+        "STAT_HWCOUNTER_ENTRY_VALUE": qp_counters.NUMBER,
+        "RES_QP": qp_counters.QP,
+        "RES_TYPE": qp_counters.QP_TYPE,
+        "RES_PID": qp_counters.PID,
     }.items() <= numbers.items()

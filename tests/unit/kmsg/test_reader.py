@@ -212,7 +212,7 @@ def test_replay_ends(fifo: Path, follow: Follow, monkeypatch: pytest.MonkeyPatch
 
 def test_endless_log_is_not_a_replay(fifo: Path, follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
     """Records of a log that never reaches its end are live after some seconds."""
-    monkeypatch.setattr(module, "_REPLAY_SECONDS", 0.0)
+    monkeypatch.setattr(module, "REPLAY_SECONDS", 0.0)
     Kernel(monkeypatch, fifo).answers = [line(1), line(2)]
     _, received = follow(fifo)
     until(lambda: len(received) == 2)
@@ -261,7 +261,7 @@ def test_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restricted: st
     def refuse(*_: object) -> int:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(module, "_RESTRICTED", tmp_path / "restrict")
+    monkeypatch.setattr(module, "RESTRICTED", tmp_path / "restrict")
     monkeypatch.setattr(module.os, "open", refuse)
     with pytest.raises(Unavailable) as raised:
         open_log(path)

@@ -24,7 +24,7 @@ class Kernel(dict[int, Any]):
 
 def library(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> Library:
     """A library that is found to have this layout when it is looked up next."""
-    monkeypatch.setattr(layouts, "_read", lambda _: layout)
+    monkeypatch.setattr(layouts, "read", lambda _: layout)
     return Library((0, 0), "libnccl.so", "libnccl.so", 62, "", {})
 
 
@@ -35,7 +35,7 @@ def test_number(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = [library(it, monkeypatch) for it in (Layout(0x400), Layout(0x400), Layout(0x800, 8, True), UNKNOWN)]
     found = []
     for it, layout in zip(kept, (Layout(0x400), Layout(0x400), Layout(0x800, 8, True), UNKNOWN), strict=True):
-        monkeypatch.setattr(layouts, "_read", lambda _, layout=layout: layout)
+        monkeypatch.setattr(layouts, "read", lambda _, layout=layout: layout)
         found.append(subject.number(it))
 
     assert [1, 1, 2, 0] == found
@@ -53,7 +53,7 @@ def test_libraries_that_were_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     other = library(Layout(0x404), monkeypatch)
 
     assert 0x404 == kernel[subject.number(other) or 0].identity
-    monkeypatch.setattr(layouts, "_read", lambda _: Layout(0x400))
+    monkeypatch.setattr(layouts, "read", lambda _: Layout(0x400))
     assert (1, 0x400) == (subject.number(mine), kernel[1].identity)
 
 
@@ -62,7 +62,7 @@ def test_all_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     subject = Layouts(Kernel())
     kept = [library(Layout(4 * at), monkeypatch) for at in range(1, MOST)]
     for at, it in enumerate(kept, 1):
-        monkeypatch.setattr(layouts, "_read", lambda _, at=at: Layout(4 * at))
+        monkeypatch.setattr(layouts, "read", lambda _, at=at: Layout(4 * at))
         assert at == subject.number(it)
 
     assert 0 == subject.number(library(Layout(4 * MOST), monkeypatch))

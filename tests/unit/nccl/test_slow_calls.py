@@ -51,7 +51,7 @@ def test_what_is_remembered_of_pace_is_bounded(monkeypatch: pytest.MonkeyPatch) 
     judge = SlowCalls(1)
     for rank in range(10):
         judge.slow(record(rank=rank))
-    assert 3 == len(judge._medians)
+    assert 3 == len(judge.medians)
 
 
 def test_links() -> None:

@@ -160,7 +160,7 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     node = Traces()
     for i in range(10):
         name(record(hash=i + 1, tid=i, group_ns=i + 1, depth=1), node)
-    assert (3, 3) == (len(node._lives), len(node._groups))
+    assert (3, 3) == (len(node.lives), len(node.groups))
 
 
 def test_ids_are_sampled_evenly() -> None:

@@ -85,7 +85,7 @@ def test_link_out_of_the_root(start: Start, tmp_path: Path, link: str) -> None:
 def test_folder_on_a_disk(start: Start) -> None:
     """A /dev that is no file system in memory is not listed: a disk may be slow, a network gone."""
     pid = start("mkdir root/dev && touch root/dev/nvidia5")
-    if devices._file_system(PROC, pid, os.open(f"/proc/{pid}/root", os.O_PATH)) in ("tmpfs", "devtmpfs"):
+    if devices.file_system(PROC, pid, os.open(f"/proc/{pid}/root", os.O_PATH)) in ("tmpfs", "devtmpfs"):
         pytest.skip("temporary files are in memory here")
 
     assert nodes(PROC, pid) is None

@@ -103,7 +103,7 @@ def test_every_process(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_many_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the bound all processes are probed in place of each."""
     kernel = Kernel(monkeypatch)
-    pids = range(1, tls._MOST + 2)
+    pids = range(1, tls.MOST + 2)
     kernel.followed.update(pids)
     kernel.start(*pids)
     assert [ALL] == kernel.probed

@@ -36,7 +36,7 @@ def test_mapped_files_with_long_names_are_passed_on(tmp_path: Path, monkeypatch:
     """A message is not longer than what its receiver takes, nor than what the kernel does."""
     exporter, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     unwinder, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    found = [opener._Mapping(at << 12, at + 1 << 12, 0, "\N{REPLACEMENT CHARACTER}" * 512) for at in range(99)]
+    found = [opener.Mapping(at << 12, at + 1 << 12, 0, "\N{REPLACEMENT CHARACTER}" * 512) for at in range(99)]
     files = [tmp_path / str(at) for at in range(99)]
     for file in files:
         file.touch()
@@ -46,7 +46,7 @@ def test_mapped_files_with_long_names_are_passed_on(tmp_path: Path, monkeypatch:
         number = next(numbers)
         return number, opener.os.open(files[number], opener.os.O_RDONLY)
 
-    monkeypatch.setattr(opener, "_executable", lambda _: found)
+    monkeypatch.setattr(opener, "executable", lambda _: found)
     monkeypatch.setattr(Opener, "_file", opened)
     received: list[int] = []
     with exporter, theirs, unwinder, its:

@@ -102,7 +102,7 @@ def test_too_much_to_unpack(tmp_path: Path) -> None:
     """A compressed section has its length once unpacked in its header."""
     library = build(tmp_path, "-g", "-gz")
     with ObjectFile(os.open(library, os.O_RDONLY)) as file:
-        [section] = [it for it in file._sections() if it.flags & 1 << 11][:1]
+        [section] = [it for it in file.sections() if it.flags & 1 << 11][:1]
         assert 0 < (file.unpacked_debug_info or 0) < 1 << 20
     content = bytearray(library.read_bytes())
     content[section.offset + 8 : section.offset + 16] = (1 << 40).to_bytes(8, "little")

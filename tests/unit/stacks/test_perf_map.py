@@ -54,9 +54,9 @@ def test_only_files_of_the_process(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "file")
     (tmp_path / "folder").symlink_to(tmp_path)
     os.mkfifo(tmp_path / "fifo")
-    descriptor = opener._open_in_root(os.getpid(), [*place, "file"])
+    descriptor = opener.open_in_root(os.getpid(), [*place, "file"])
     assert b"1" == os.read(descriptor, 9)
     os.close(descriptor)
     for name in (["link"], ["folder", "file"], ["fifo"], ["none"], []):
-        assert -1 == opener._open_in_root(os.getpid(), [*place, *name])
-    assert str(os.getpid()) == opener._own_number(os.getpid())
+        assert -1 == opener.open_in_root(os.getpid(), [*place, *name])
+    assert str(os.getpid()) == opener.own_number(os.getpid())

@@ -63,10 +63,10 @@ def test_a_place_that_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
     made.code(CODES, "first", 10)
     frame = names.frame(CODES, at)
     assert (frame.function, frame.line) == ("first", 11)
-    monkeypatch.setattr(python_code, "_MOST_BYTES", 60)
+    monkeypatch.setattr(python_code, "MOST_BYTES", 60)
     made.code(CODES + 8192, "other", 50)
     assert names.frame(CODES + 8192, at + 8192).function == "other"
-    assert CODES not in names._known
+    assert CODES not in names.known
     made.code(CODES, "second", 20)
     frame = names.frame(CODES, at)
     assert (frame.function, frame.line) == ("second", 21)
@@ -74,11 +74,11 @@ def test_a_place_that_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_kept_is_bounded_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Large tables make room for one another."""
-    monkeypatch.setattr(python_code, "_MOST_BYTES", 100_000)
+    monkeypatch.setattr(python_code, "MOST_BYTES", 100_000)
     made = Made()
     names = named(made)
     for n in range(20):
         made.code(CODES + (n << 16), f"f{n}", 1, 30_000)
         assert names.frame(CODES + (n << 16), 0).function == f"f{n}"
-    assert len(names._known) == 3
-    assert names._bytes == sum(it.size for it in names._known.values()) <= 100_000
+    assert len(names.known) == 3
+    assert names.bytes == sum(it.size for it in names.known.values()) <= 100_000

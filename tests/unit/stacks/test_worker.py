@@ -56,8 +56,8 @@ class Scripted(Worker):
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scripted]:
     monkeypatch.setattr(worker, "ANSWER_SECONDS", 0.2)
-    monkeypatch.setattr(worker, "_LOOK_SECONDS", 0.1)
-    monkeypatch.setattr(worker, "_PAUSE", 0.05)
+    monkeypatch.setattr(worker, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(worker, "PAUSE", 0.05)
     made = Scripted(lambda _: None, lambda: made.admit([HUNG, FINE]))
     made.start()
     yield made
@@ -68,15 +68,15 @@ def test_a_process_on_a_file_system_that_hangs_is_left_out(
     scripted: Scripted, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The child is replaced once; the next one is not given that process, and serves the others."""
-    until(lambda: scripted.started == 2 and scripted._child, "it is replaced")
+    until(lambda: scripted.started == 2 and scripted.child, "it is replaced")
     scripted.admit([HUNG, FINE])
-    until(lambda: scripted._child and not scripted._queue and not scripted._child.opening, "all is opened")
+    until(lambda: scripted.child and not scripted._queue and not scripted.child.opening, "all is opened")
     assert scripted.started == 2
     assert f"a file of process {HUNG} cannot be opened" in caplog.text
 
 
 def test_a_process_is_opened_again_once_its_pid_is_anothers(scripted: Scripted) -> None:
-    until(lambda: scripted.started == 2 and scripted._child, "it is replaced")
+    until(lambda: scripted.started == 2 and scripted.child, "it is replaced")
     scripted.end([HUNG])
     scripted.admit([HUNG])
     until(lambda: scripted.started == 3, "that is tried")
@@ -94,7 +94,7 @@ def test_the_children_themselves() -> None:
     with job:
         assert job.stdout and job.stdout.readline()
         made.start()
-        until(lambda: made._child)
+        until(lambda: made.child)
         for step in (lambda: None, lambda: None, made.number_again, lambda: made.end([job.pid])):
             step()
             assert made.give(record.pack(raw, 5)) and made.flush(60)
@@ -116,7 +116,7 @@ def test_the_exporter_knows_what_is_opened_before_it_is(monkeypatch: pytest.Monk
         seen.append(exporter.recv(MOST_BYTES, socket.MSG_DONTWAIT))
         yield from ()
 
-    monkeypatch.setattr(opener, "_executable", hangs)
+    monkeypatch.setattr(opener, "executable", hangs)
     with exporter, theirs, unwinder, its:
-        Opener(theirs, its)._pass_on(ADMIT + str(os.getpid()).encode())
+        Opener(theirs, its).pass_on(ADMIT + str(os.getpid()).encode())
     assert [json.loads(it) for it in seen] == [{"opening": os.getpid()}]

@@ -45,7 +45,7 @@ def test_a_users_share(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     worker, order, changed = Worker(CREDIT / 2), [], threading.Condition()
     monkeypatch.setattr(analysis, "WORKER", worker)
     monkeypatch.setattr(shares, "WORKER", worker)
-    monkeypatch.setattr(analysis, "_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(analysis, "WAIT_SECONDS", 0.01)
     monkeypatch.setattr(shares, "REFILL", 0.0)
     monkeypatch.setattr(Shares, "user", lambda _, pid: pid)
 
@@ -101,11 +101,11 @@ def test_names_are_those_that_the_process_shows(monkeypatch: pytest.MonkeyPatch,
     (folder / "maps").write_text("".join(lines))
     provider = Library((1, 1), "/forged.so", str(tmp_path / "libmlx5.so.1.24.44.0"), 62, "", {}, owner=0)
     subject = Analysis(tmp_path, tmp_path, Shares(tmp_path), lambda *_: None)
-    request = analysis._Request(provider, 7, 0)
+    request = analysis.Request(provider, 7, 0)
     (folder / "ns/user").touch()
-    assert (None, ProviderNames()) == subject._seen(request, file_of(provider))
+    assert (None, ProviderNames()) == subject.seen(request, file_of(provider))
     (folder / "ns/user").unlink()
     (folder / "ns/user").symlink_to("/proc/self/ns/user")
-    verbs, names = subject._seen(request, file_of(provider))
+    verbs, names = subject.seen(request, file_of(provider))
     assert ProviderNames("libmlx5.so.1.24.44.0", "libibverbs.so.1.14.44.0") == names
     assert verbs and str(folder / "map_files/3000-3fff") == verbs.path

@@ -31,7 +31,7 @@ def attaching(library: Library) -> Attaching:
     there: Any = SimpleNamespace(processes_ended=lambda pids: None)
     made = Attaching(there, there, lambda _: None, Path("/nonexistent"), Path("/nonexistent"), there)
     made.attach(library)
-    made._providers[id(library)].users[PID] = None
+    made.providers[id(library)].users[PID] = None
     return made
 
 
@@ -49,7 +49,7 @@ def test_a_slow_search_delays_no_other_process(
 
     monkeypatch.setattr(f"exporter.verbs.code.{part}.offsets_in", lambda *_: {"post_send": 1})
     monkeypatch.setattr(f"exporter.verbs.code.{part}.learn", search)
-    provider = attaching._providers[id(library)]
+    provider = attaching.providers[id(library)]
     learn = attaching.learn if part == "live" else attaching.learn_extended
     learning = threading.Thread(target=learn, args=(PID, {"post_send": 1}))
     learning.start()
@@ -59,7 +59,7 @@ def test_a_slow_search_delays_no_other_process(
     other.join(2)
     ended = not other.is_alive()
     if ended:
-        attaching._release(library)
+        attaching.release(library)
     go_on.set()
     learning.join()
 
@@ -78,23 +78,23 @@ def test_learning_waits_for_the_share_of_the_user(
         return ProviderFunctions({}, {"post_send": "It is not certain."})
 
     contexts: Any = SimpleNamespace(contexts=lambda pid: [{"post_send": 1}], objects=lambda pid: [])
-    monkeypatch.setattr(attaching, "_pointers", contexts)
-    monkeypatch.setattr(attaching, "_try", lambda *_: False)
+    monkeypatch.setattr(attaching, "pointers", contexts)
+    monkeypatch.setattr(attaching, "search", lambda *_: False)
     monkeypatch.setattr("exporter.verbs.code.live.offsets_in", lambda *_: {"post_send": 1})
     monkeypatch.setattr("exporter.verbs.code.live.learn", search)
-    user = attaching._shares.user(PID)
-    attaching._shares.spend(user, 1000)
+    user = attaching.shares.user(PID)
+    attaching.shares.spend(user, 1000)
     attaching.learn(PID, {"post_send": 1})
     attaching.retry()
     assert [] == searched
-    attaching._shares.spend(user, -1000)
+    attaching.shares.spend(user, -1000)
     attaching.retry()
     assert [PID] == searched
 
 
 def test_a_slow_search_delays_no_scrape(attaching: Attaching, library: Library) -> None:
     """What is not found is reported while a file is searched, with the lock held."""
-    attaching._providers[id(library)].problem = "it is not known"
+    attaching.providers[id(library)].problem = "it is not known"
     problems: list[str] = []
     with attaching._lock:
         thread = threading.Thread(target=lambda: problems.extend(attaching.problems()), daemon=True)

@@ -26,6 +26,6 @@ def test_links(monkeypatch: pytest.MonkeyPatch, received: bool, expected: tuple[
     node.collectives.add(7, 3000, ("late", "2"))
     node.collectives.add(8, 1500, ("another process", "3"))
     collector = verbs.Verbs(node)
-    collector._peers = nowhere
-    collector._receive(SimpleNamespace(tgid=7, begin_ns=2000, end_ns=4000, received=received))
+    collector.peers = nowhere
+    collector.receive(SimpleNamespace(tgid=7, begin_ns=2000, end_ns=4000, received=received))
     assert [expected] == [tuple(trace for trace, _ in it.links) for it in spans]

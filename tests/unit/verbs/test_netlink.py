@@ -116,21 +116,21 @@ def test_numbers_are_those_of_the_kernel() -> None:
         return numbers
 
     attributes, commands = numbered("rdma_nldev_attr"), numbered("rdma_nldev_command")
-    assert (netlink._GET_DEVICES, netlink._GET_QPS) == (
+    assert (netlink.GET_DEVICES, netlink.GET_QPS) == (
         commands["RDMA_NLDEV_CMD_GET"],
         commands["RDMA_NLDEV_CMD_RES_QP_GET"],
     )
     named = {
-        "DEV_INDEX": netlink._DEVICE_INDEX,
-        "DEV_NAME": netlink._DEVICE_NAME,
-        "PORT_INDEX": netlink._PORT,
-        "RES_QP": netlink._QPS,
-        "RES_QP_ENTRY": netlink._QP,
-        "RES_LQPN": netlink._LOCAL_QPN,
-        "RES_RQPN": netlink._REMOTE_QPN,
-        "RES_TYPE": netlink._QP_TYPE,
-        "RES_STATE": netlink._QP_STATE,
-        "RES_PID": netlink._PID,
+        "DEV_INDEX": netlink.DEVICE_INDEX,
+        "DEV_NAME": netlink.DEVICE_NAME,
+        "PORT_INDEX": netlink.PORT,
+        "RES_QP": netlink.QPS,
+        "RES_QP_ENTRY": netlink.QP,
+        "RES_LQPN": netlink.LOCAL_QPN,
+        "RES_RQPN": netlink.REMOTE_QPN,
+        "RES_TYPE": netlink.QP_TYPE,
+        "RES_STATE": netlink.QP_STATE,
+        "RES_PID": netlink.PID,
     }
     assert {name: attributes[f"RDMA_NLDEV_ATTR_{name}"] for name in named} == named
 

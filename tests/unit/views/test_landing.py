@@ -80,8 +80,8 @@ def row(page: str, first: str) -> dict[str, str]:
 
 def seen(page: Page, samples: list[Sample]) -> str:
     """The page after a gathering, as Scraper has it."""
-    assert page._history
-    page._history.add(samples, None)
+    assert page.history
+    page.history.add(samples, None)
     return page.render(samples, [CUDA])
 
 
@@ -300,7 +300,7 @@ def test_no_text_becomes_markup(text: str) -> None:
 
     def page(text: str) -> str:
         page, state = Page(history=landing_plots.history()), State(text, Health.FAILED, 1.0, text, text, (text,))
-        page._history.add(everything(text), None)
+        page.history.add(everything(text), None)
         return page.render(everything(text), [state])
 
     plain, found = page("x"), page(text)

@@ -323,8 +323,8 @@ def test_places_are_free_again() -> None:
         with holding(served.port, 100):
             pass
         assert 200 == served.get().status
-        table = served.server._connections
-        until(lambda: (0, 0) == (len(table), len(table._of_peer)), "no connection is left")  # type: ignore[arg-type, union-attr]
+        table = served.server.connections
+        until(lambda: (0, 0) == (len(table), len(table.of_peer)), "no connection is left")  # type: ignore[arg-type, union-attr]
 
 
 @pytest.mark.parametrize(

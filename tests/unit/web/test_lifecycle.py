@@ -174,7 +174,7 @@ def test_often(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_refused_senders_take_nobody_s_turn(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many requests of another user of the node are refused, one of root is not."""
     monkeypatch.setattr(lifecycle, "LIMIT", RateLimit("1h", 10))
-    monkeypatch.setattr(lifecycle, "_PAUSE", 0.001)
+    monkeypatch.setattr(lifecycle, "PAUSE", 0.001)
     uid = [NOBODY]
     monkeypatch.setattr(sockets, "client", lambda *_: uid[0])
     with served(calls) as at:
@@ -201,7 +201,7 @@ def test_refused_senders_take_nobody_s_turn(calls: Calls, monkeypatch: pytest.Mo
 )
 def test_hosts(host: str, expected: bool) -> None:
     """Addresses and this machine's names are local; nothing that resolves by somebody else's word is."""
-    assert expected is lifecycle._local_name(host)
+    assert expected is lifecycle.local_name(host)
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])

@@ -37,7 +37,7 @@ def requesting(port: int, connections: int, requests: int) -> Iterator[list[sock
 
 
 def held(served: Served) -> Counter[str]:
-    return Counter(served.server._slots._of_peer)
+    return Counter(served.server.slots.of_peer)
 
 
 def test_one_peer_pipelines_while_another_scrapes() -> None:

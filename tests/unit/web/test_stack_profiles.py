@@ -151,7 +151,7 @@ def test_waiting_requests_are_bounded(served: Served) -> None:
     clients = [threading.Thread(target=lambda: _left(served, "/debug/pprof/gpu_inuse?seconds=300")) for _ in range(4)]
     for client in clients:
         client.start()
-    until(lambda: len(served.server._profiles._slots) == 4, "all of them wait")
+    until(lambda: len(served.server.profiles.slots) == 4, "all of them wait")
     assert 503 == served.get("/debug/pprof/gpu_inuse").status
     assert "at the limit of 8 requests for profiles" in served.get("/flamegraph").text
     assert 200 == served.get("/metrics").status

@@ -52,7 +52,7 @@ class Bench:
     def catch_up(self) -> None:
         """Waits until all that the log holds now is read."""
         assert self.collector
-        reader = self.collector._node.kernel_log.reader
+        reader = self.collector.node.kernel_log.reader
         assert reader and reader.caught_up.wait(20)
 
     def log_line(self, text: str, priority: int = 3, seconds: float = 1.0) -> None:
@@ -244,7 +244,7 @@ def test_faults_of_the_node(bench: Bench) -> None:
     bench.log_line("NVRM: Xid (PCI:0000:3b:00): 119, pid=1, name=x, Timeout waiting for RPC")
     bench.log_line("NVRM: GPU 0000:5e:00.0: GPU has fallen off the bus.")
     assert bench.collector is not None
-    faults = bench.collector._node.faults
+    faults = bench.collector.node.faults
     until(lambda: len(list(faults.samples())) > 6)
     found = {(it.labels["category"], it.labels["component"], it.labels["signal"]) for it in list(faults.samples())[:-1]}
 

@@ -58,7 +58,7 @@ def test_several_lines_of_one_event() -> None:
 
 def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waiting events and remembered lines are bounded; dropped events are counted."""
-    monkeypatch.setattr(duplicates, "_MOST", 10)
+    monkeypatch.setattr(duplicates, "MOST", 10)
     both = Duplicates()
     for number in range(25):
         both.event(xid(A, number), 100.0)
