@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
 /* What a small probe does, for measuring what a hit costs here and whether return probes are safe. */
-#include "returns.h"
+#include "returns.bpf.h"
 
 enum hit { ENTRY, RETURN, KINDS };
 

@@ -2,7 +2,7 @@
 /* I/O of GPUDirect Storage by file system, counted where a call returns; at its entry where returns are not seen.
  * Arguments and structures are those of cufile.h, libcufile 1.14 to 1.20. */
 #include "kernel.h"
-#include "call.h"
+#include "call.bpf.h"
 
 enum api { /* the probed functions; the first four wait and return bytes, the others a CUfileError_t */
 	   cuFileRead,
@@ -16,12 +16,7 @@ enum api { /* the probed functions; the first four wait and return bytes, the ot
 	   cuFileHandleDeregister
 } __attribute__((packed));
 
-struct handle {
-	__u64 address;
-	__u32 tgid;
-	__u32 zero;
-};
-MAP(handles, HASH, struct handle, struct filesystem, 16384);
+OBJECTS(handles, struct filesystem, 16384)
 
 struct io_key {
 	__u32 tgid;
@@ -30,118 +25,79 @@ struct io_key {
 	__u8 zero[2];
 	struct filesystem filesystem;
 };
-struct io {
-	__u64 requests;
-	__u64 succeeded;
-	__u64 bytes; /* of those: moved, or submitted where the call does not wait */
-	struct duration took;
-};
 MAP(io, HASH, struct io_key, struct io, 4096);
 
-/* One request. `bytes` is negative if it failed, or is not seen to return; `ns` is 0 if it is not timed. */
-__noinline int count_io(enum api api, __u8 opcode, __u64 handle, __s64 bytes, __u64 ns)
+/* Counts one request, as add_io() does. */
+__noinline int count_io(enum api api, __u8 opcode, __u64 address, __s64 bytes, __u64 ns)
 {
 	static const struct io none;
-	struct io_key key = {.tgid = this_thread().tgid, .api = api, .opcode = opcode};
-	struct handle at = {.address = handle, .tgid = key.tgid};
-	struct filesystem *filesystem = bpf_map_lookup_elem(&handles, &at);
-	struct io *counts;
+	struct object handle = object_at(address);
+	struct io_key key = {.tgid = handle.tgid, .api = api, .opcode = opcode};
+	struct filesystem *filesystem = bpf_map_lookup_elem(&handles, &handle);
 
 	if (filesystem)
 		key.filesystem = *filesystem;
-	counts = lookup_or_init(io, &key, &none);
-	if (!counts)
-		return 0;
-	add(&counts->requests, 1);
-	if (ns)
-		add_duration(&counts->took, ns);
-	if (bytes >= 0) {
-		add(&counts->succeeded, 1);
-		add(&counts->bytes, bytes);
-	}
+	add_io(lookup_or_init(io, &key, &none), bytes, ns);
 	return 0;
 }
-
-#define MOST_ENTRIES 1024 /* of a batch */
 
 __noinline int count_entry(__u64 address, bool submitted)
 {
-	struct { /* CUfileIOParams_t */
-		__u64 mode, buffer, file_offset, buffer_offset, size, handle, opcode, cookie;
-	} entry;
+	__u64 entry[8]; /* CUfileIOParams_t: the fifth to the seventh are size, handle and opcode */
 
 	if (read_user(&entry, address))
-		count_io(cuFileBatchIOSubmit, !!(__u32)entry.opcode, entry.handle,
-			 submitted ? entry.size : -1, 0);
+		count_io(cuFileBatchIOSubmit, !!(__u32)entry[6], entry[5], submitted ? entry[4] : -1, 0);
 	return 0;
 }
 
+/* Counts a call by its result; of a batch at most 1,024 entries. */
 static __always_inline void count_call(const struct call *call, __s64 result, __u64 ns)
 {
-	__u64 size;
+	enum api api = call->cookie.api;
 
-	if (call->cookie.api < cuFileReadAsync) {
-		count_io(call->cookie.api, 0, call->arguments[0], result, ns);
-	} else if (call->cookie.api < cuFileBatchIOSubmit) {
-		if (result || !read_user(&size, call->arguments[2]))
-			size = -1;
-		count_io(call->cookie.api, 0, call->arguments[0], size, 0);
-	} else if (call->cookie.api == cuFileBatchIOSubmit) {
-		for (__u32 i = 0; i < MOST_ENTRIES && i < (__u32)call->arguments[1]; i++)
+	if (api == cuFileBatchIOSubmit)
+		for (__u32 i = 0; i < 1024 && i < (__u32)call->arguments[1]; i++)
 			count_entry(call->arguments[2] + i * 64, !result);
-	}
+	else if (api < cuFileReadAsync)
+		count_io(api, 0, call->arguments[0], result, ns);
+	else if (api < cuFileBatchIOSubmit)
+		count_io(api, 0, call->arguments[0], result ? -1 : length_at(call->arguments[2]), 0);
 }
 
 /* Remembers on which file system a handle's file is. */
 static __always_inline void registered(const struct call *call)
 {
-	struct handle handle = {.tgid = call->thread.tgid};
+	struct object handle = object_at(read_u64(call->arguments[0]));
 	struct filesystem filesystem = {};
-	__u32 descriptor
-	    [3]; /* CUfileDescr_t: its type, of which 1 is a file descriptor, a gap, the descriptor */
+	__u32 descriptor[3]; /* CUfileDescr_t: its type, of which 1 is a descriptor, a gap, the descriptor */
 
-	if (!read_user(&handle.address, call->arguments[0]))
-		return;
 	if (read_user(&descriptor, call->arguments[1]) && descriptor[0] == 1)
 		filesystem_of(descriptor[2], &filesystem);
-	if (insert(handles, &handle, &filesystem, BPF_ANY))
-		add(&handles_lost, 1);
+	put_object(handles, &handle, &filesystem);
 }
 
-SEC("uprobe")
-int on_enter(struct pt_regs *ctx)
+static __always_inline void entered(const struct call *call)
 {
-	struct handle handle = {.address = PT_REGS_PARM1(ctx), .tgid = this_thread().tgid};
-	struct call call;
+	struct object handle = object_at(call->arguments[0]);
 
-	if (!enter(ctx, &call))
-		return 0;
-	if (call.cookie.api == cuFileHandleDeregister) /* at its return the address may be another handle's */
+	/* At its return the address may be another handle's. */
+	if (call->cookie.api == cuFileHandleDeregister)
 		bpf_map_delete_elem(&handles, &handle);
-	else if (!call.returning)
-		count_call(&call, -1, 0);
-	return 0;
+	else if (!call->returning)
+		count_call(call, -1, 0);
 }
 
-AT_RETURN(on_return)
+static __always_inline void returned(const struct call *call, __s64 result)
 {
-	__s64 result = PT_REGS_RC(ctx);
-	struct call call;
-	__s32 code;
+	bool waits = call->cookie.api < cuFileReadAsync; /* -1 stands for errno, less for a CUfileOpError */
+	__s32 code = waits ? result < -1 ? -result : -(result < 0) : result; /* without CUDA's error */
 
-	if (!leave(ctx, &call) || call.cookie.api == cuFileHandleDeregister) /* which returns nothing */
-		return 0;
-	if (call.cookie.api < cuFileReadAsync) /* -1 stands for errno, less for a CUfileOpError */
-		code = result < -1 ? -result : result < 0 ? -1 : 0;
-	else
-		code = result = (__s32)result; /* the second half is CUDA's error */
-	count_call(&call, result, bpf_ktime_get_ns() - call.start_ns);
-	if (code)
-		count_error(&call, code);
-	else if (call.cookie.api == cuFileHandleRegister)
-		registered(&call);
-	return 0;
+	count_call(call, waits ? result : code, took(call));
+	if (code && call->cookie.api != cuFileHandleDeregister) /* which returns nothing */
+		count_error(call, code);
+	else if (call->cookie.api == cuFileHandleRegister)
+		registered(call);
 }
 
-DROP(handles, struct handle)
+AT_CALLS(entered, returned)
 FORGET(handles)

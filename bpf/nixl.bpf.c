@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* Transfers of NIXL: posted, polled and released through nixlAgent, described by what the agent passes to its backend.
  * Structures are those of nixl_descriptors.h and nixl_types.h, NIXL 1.0 to 1.5, with libstdc++'s strings and vectors. */
-#include "call.h"
+#include "call.bpf.h"
 #include "lengths.h"
 
 #define ENGINE(name)                                                                                         \
@@ -61,17 +61,12 @@ struct duration_key {
 };
 MAP(durations, HASH, struct duration_key, struct duration, 1024);
 
-struct request {
-	__u64 address; /* of nixlXferReqH */
-	__u32 tgid;
-	__u32 zero;
-};
 struct active {
 	__u64 start_ns; /* of the postXferReq */
 	__s64 bytes;	/* -1: not known */
 	struct transfer_key what;
 };
-MAP(active, HASH, struct request, struct active, 16384);
+OBJECTS(active, struct active, 16384) /* by nixlXferReqH */
 
 #define DESCRIPTOR 32 /* bytes of a nixlMetaDesc: address, length, device, metadata */
 
@@ -108,7 +103,7 @@ static __noinline int read_name(char *to, __u64 string)
 enum end { SUCCEEDED, FAILED, RELEASED, UNSEEN };
 
 /* Ends a transfer: its row goes, its end is counted. */
-static __noinline int end_transfer(const struct request *request, enum end end, __u64 took)
+static __noinline int end_transfer(const struct object *request, enum end end, __u64 took)
 {
 	static const struct duration untimed;
 	struct active *row = request ? bpf_map_lookup_elem(&active, request) : NULL;
@@ -144,7 +139,7 @@ static __noinline int end_transfer(const struct request *request, enum end end, 
 }
 
 /* Begins a transfer, in place of one of the same request. */
-static __noinline int begin_transfer(const struct request *request, const struct active *row)
+static __noinline int begin_transfer(const struct object *request, const struct active *row)
 {
 	static const struct transfers none;
 	struct transfers *counts;
@@ -155,16 +150,14 @@ static __noinline int begin_transfer(const struct request *request, const struct
 	counts = lookup_or_init(transfers, &row->what, &none);
 	if (!counts)
 		return 0;
-	if (insert(active, request, row, BPF_ANY))
-		add(&active_lost, 1);
-	else
+	if (put_object(active, request, row))
 		add(&counts->begun, 1);
 	return 0;
 }
 
-static __always_inline struct request request_of(const struct call *call)
+static __always_inline struct object request_of(const struct call *call)
 {
-	return (struct request){.address = call->arguments[1], .tgid = call->thread.tgid};
+	return object_at(call->arguments[1]);
 }
 
 SEC("uprobe")
@@ -185,7 +178,7 @@ int on_post(struct pt_regs *ctx)
 	__u32 backend = cookie_of(ctx).api, operation;
 	__u64 *seen = bpf_map_lookup_elem(&hits, &backend);
 	struct active row = {.bytes = -1};
-	struct request request;
+	struct object request;
 
 	if (seen)
 		add(seen, 1);
@@ -211,7 +204,7 @@ int on_post(struct pt_regs *ctx)
 static __noinline int posted(const struct call *call, __s32 status, __u64 took)
 {
 	struct active unknown = {.bytes = -1};
-	struct request request;
+	struct object request;
 
 	if (!call)
 		return 0;
@@ -229,7 +222,7 @@ static __noinline int posted(const struct call *call, __s32 status, __u64 took)
 	return 0;
 }
 
-static __noinline int polled(const struct request *request, __s32 status)
+static __noinline int polled(const struct object *request, __s32 status)
 {
 	struct active *row = request ? bpf_map_lookup_elem(&active, request) : NULL;
 
@@ -241,7 +234,7 @@ static __noinline int polled(const struct request *request, __s32 status)
 AT_RETURN(on_return)
 {
 	__s32 status = PT_REGS_RC(ctx);
-	struct request request;
+	struct object request;
 	struct call call;
 
 	if (!leave(ctx, &call))
@@ -258,5 +251,4 @@ AT_RETURN(on_return)
 	return 0;
 }
 
-DROP(active, struct request)
 FORGET(active)

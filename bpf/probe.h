@@ -117,6 +117,14 @@ static __always_inline __u64 read_u64(__u64 address)
 	return value;
 }
 
+/* The same of a length; -1 if it cannot be read. */
+static __always_inline __s64 length_at(__u64 address)
+{
+	__s64 length;
+
+	return read_user(&length, address) ? length : -1;
+}
+
 static __always_inline void add(__u64 *to, __u64 n)
 {
 	__sync_fetch_and_add(to, n);

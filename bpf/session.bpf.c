@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
-/* Finds where this kernel keeps the calls of a thread that wait for their return probes, for bpf/returns.h. */
+/* Finds where this kernel keeps the calls of a thread that wait for their return probes, for bpf/returns.bpf.h. */
 #include "kernel.h"
 
 /* Bytes from the beginning of each structure; all 0 where this kernel has others. */

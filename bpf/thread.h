@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* Calls by thread: which thread a program runs in, which return belongs to which entry, and how long a call took. */
 #pragma once
-#include "returns.h"
+#include "returns.bpf.h"
 
 struct thread {
 	__u32 tgid;

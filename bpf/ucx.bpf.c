@@ -2,7 +2,7 @@
 /* Calls of UCX's protocol layer: sends, receives, remote reads and writes, connections. The functions without _nbx call
  * these. Structures are those of ucp.h and ucp_def.h, UCX 1.13 to 1.22. */
 #include "arguments.h"
-#include "call.h"
+#include "call.bpf.h"
 #include "lengths.h"
 
 enum api { /* the probed functions; those up to ucp_worker_flush_nbx return a request or a status */

@@ -1,4 +1,4 @@
-"""Collectors of probes that stand on bpf/call.h: functions are the object's `enum api`, counts are rows by process."""
+"""Collectors of probes on bpf/call.bpf.h: functions are the object's `enum api`, counts are rows by process."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Rows:
 
 
 class CallCollector(ProbeCollector[Rows]):
-    """A collector of an object with bpf/call.h: on_enter and on_return run at every function of its `enum api`.
+    """A collector of an object with bpf/call.bpf.h: on_enter and on_return run at every function of its `enum api`.
 
     A subclass gives `counted` and `_samples_of`, which yields the samples of one process.
     """
@@ -97,7 +97,7 @@ def sample(process: Process[Rows], metric: Metric, value: Value, labels: Labels)
 
 
 def distribution(duration: Any) -> Distribution:
-    """Return a `struct duration` of bpf/call.h in seconds."""
+    """Return a `struct duration` of bpf/call.bpf.h in seconds."""
     return durations(duration.slots, duration.sum_ns)
 
 

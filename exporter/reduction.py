@@ -41,7 +41,7 @@ class Reduction:
     def __init__(self, profile: Profile, now: Callable[[], float] = time.monotonic) -> None:
         self._profile, self._now = profile, now
         self._sums: dict[str, _Sum] = {}
-        self._rules: dict[int, tuple[Metric, Rule]] = {}
+        self.rules: dict[int, tuple[Metric, Rule]] = {}
         self._members = Members(now)
 
     def apply(self, samples: Iterable[Sample]) -> list[Sample]:
@@ -132,11 +132,11 @@ class Reduction:
 
     def _rule(self, metric: Metric) -> Rule:
         """Return the rule of a metric, by its identity, as its hash would take the time of all its texts."""
-        known = self._rules.get(id(metric))
+        known = self.rules.get(id(metric))
         if known is None or known[0] is not metric:
-            if len(self._rules) >= MOST_RULES:  # metrics that other exporters and custom probes bring may be ever new
-                self._rules.clear()
-            known = self._rules[id(metric)] = metric, rule_of(metric, self._profile)
+            if len(self.rules) >= MOST_RULES:  # metrics that other exporters and custom probes bring may be ever new
+                self.rules.clear()
+            known = self.rules[id(metric)] = metric, rule_of(metric, self._profile)
         return known[1]
 
     def _sum(self, sample: Sample, without: frozenset[str]) -> tuple[_Sum, str]:

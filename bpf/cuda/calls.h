@@ -2,7 +2,7 @@
 /* Calls: which one a probe was hit by, its counters, and the record of it between its beginning and its end. */
 #pragma once
 #include "contexts.h"
-#include "returns.h"
+#include "returns.bpf.h"
 
 COOKIE()
 

@@ -5,7 +5,7 @@
 struct call;
 static void abandon(const struct call *call);
 #define ABANDON(call) abandon(call)
-#include "../call.h"
+#include "../call.bpf.h"
 
 enum memory {
 	memory_none,

@@ -22,7 +22,7 @@ __all__ = ["BpfError", "Events", "Link", "Map", "Object", "Program", "run_time_s
 
 _UPROBES = ("uprobe", "uretprobe")
 _AT_RETURN = "uretprobe/session"
-"""Section of AT_RETURN() programs (bpf/returns.h)."""
+"""Section of AT_RETURN() programs (bpf/returns.bpf.h)."""
 _RUN_TIME = 0  # BPF_STATS_RUN_TIME
 _BESIDES = 8
 """Descriptors of an object besides its maps and programs: types, and what waits for events."""
@@ -54,7 +54,7 @@ class Program:
         self.multi = multi
         """Loaded for multi-uprobe links; the kernel refuses to attach such a program any other way."""
         self.session = session
-        """Loaded for links in which it runs at calls too, and chooses of which the return is probed (bpf/returns.h)."""
+        """Loaded for links that also run it at calls, to choose which returns are probed (bpf/returns.bpf.h)."""
         self.fd: int = library().bpf_program__fd(handle)
 
     def attach(self) -> Link:
@@ -158,7 +158,7 @@ class Object:
         self.types = self._read_types()
         maps, programs = self._each("map"), self._each("program")
         if not self._sessions.keys() <= self.types.variables(".rodata").keys():
-            self._sessions = {}  # made without bpf/returns.h
+            self._sessions = {}  # made without bpf/returns.bpf.h
         self._set_constants(maps, {**constants, **self._sessions})
         for name, count in entries.items():
             if name not in maps:

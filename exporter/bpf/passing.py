@@ -32,20 +32,20 @@ class Passing:
 
     def __init__(self, passes_on: PassesOn) -> None:
         self._passes_on = passes_on
-        self._found: dict[_File, Passed] = {}
+        self.found: dict[_File, Passed] = {}
 
     def of(self, library: Library) -> Passed:
         """Return what is known of a library."""
-        return self._found.get(_file(library), NOTHING)
+        return self.found.get(_file(library), NOTHING)
 
     def compare(self, library: Library, other: Library) -> bool:
         """Note what a library passes on to another one of the same process. Return whether that is new."""
         symbols = frozenset(self._passes_on(library, other))
         if symbols <= self.of(library).symbols:
             return False
-        if len(self._found) >= MOST:
-            self._found.clear()
-        self._found[_file(library)] = Passed(symbols, other.path)
+        if len(self.found) >= MOST:
+            self.found.clear()
+        self.found[_file(library)] = Passed(symbols, other.path)
         return True
 
 

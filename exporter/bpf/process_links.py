@@ -7,10 +7,13 @@ import os
 import re
 import threading
 from collections.abc import Callable, Collection
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from exporter.bpf import multi
 from exporter.bpf.libbpf import BpfError, Link
+
+if TYPE_CHECKING:
+    from exporter.bpf.maps import Map
 
 MOST = 64
 """Links of one library: each takes some milliseconds and a file descriptor. Further processes are probed in windows."""
@@ -23,14 +26,6 @@ def supported(release: str | None = None) -> bool:
     """Return whether this kernel attaches to one process, all its threads."""
     found = re.match(r"(\d+)\.(\d+)", os.uname().release if release is None else release)
     return found is not None and tuple(map(int, found.groups())) >= _SINCE and multi.supported()
-
-
-class Map(Protocol):
-    """The part of exporter.bpf.libbpf.Map that is used here."""
-
-    def set(self, key: Any, value: Any) -> None: ...
-
-    def take(self, pids: Collection[int]) -> Any: ...
 
 
 class LinkedProcesses:

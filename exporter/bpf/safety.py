@@ -5,8 +5,8 @@ On x86-64 a return probe replaces the caller's return address. Since Linux 6.11 
 it pass (commit cf6cb56ef244). Where there are shadow stacks, Linux 6.6 to 6.10 does not put the new address there too.
 Elsewhere the replacement is a breakpoint, which no filter sees.
 
-On every kernel a call on a higher stack drops the calls that wait for their return probes below (bpf/returns.h), but
-where the programs prevent that, which takes uprobe sessions.
+On every kernel a call on a higher stack drops the calls that wait for their return probes below (bpf/returns.bpf.h),
+but where the programs prevent that, which takes uprobe sessions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Uprobe sessions (Linux 6.13): programs that choose at a call whether its return is probed (bpf/returns.h)."""
+"""Uprobe sessions (Linux 6.13): programs that choose at a call whether its return is probed (bpf/returns.bpf.h)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _finding = threading.Lock()
 
 
 def places() -> Mapping[str, int]:
-    """Where this kernel has the calls that wait for return probes: constants of bpf/returns.h, in bytes.
+    """Where this kernel has the calls that wait for return probes: constants of bpf/returns.bpf.h, in bytes.
 
     Empty where it has no sessions, no type information, other structures, or a verifier that refuses to read them.
     BpfError for what may pass.

@@ -9,12 +9,12 @@ from functools import partial
 
 from exporter.amdgpu import kfd, metrics, sysfs
 from exporter.background.device_readers import DeviceReaders
-from exporter.bpf import status
+from exporter.device_collector import DeviceCollector, reading_of
 from exporter.model import Metric, Sample, Unavailable
 from exporter.node import Node
 from exporter.nvml.pids import labels_of
 from exporter.options import Flag
-from exporter.series import SeriesLimit, limit_flag
+from exporter.series import limit_flag
 
 METRICS: tuple[Metric, ...] = tuple(value for value in vars(metrics).values() if isinstance(value, Metric))
 DEFAULT = False
@@ -29,35 +29,19 @@ def create(node: Node) -> Amdgpu:
     return Amdgpu(node)
 
 
-class Amdgpu:
+class Amdgpu(DeviceCollector):
     """Reads every AMD GPU of the node in a thread of its own, also GPUs that appear later."""
 
-    name = "amdgpu"
+    name, success = "amdgpu", metrics.SUCCESS
 
     def __init__(self, node: Node) -> None:
-        self.node = node
-        self._limit = SeriesLimit(self.name, int(node.settings["series-limit"]), profile=node.profile)
+        super().__init__(node, int(node.settings["series-limit"]))
         interval, deadline = float(node.settings["interval"]), float(node.settings["deadline"])
         self._readers = DeviceReaders(
             lambda card: partial(sysfs.read, node.sys / "class/drm" / card), interval, deadline, "amdgpu"
         )
         self.kfd = DeviceReaders(lambda _: partial(kfd.read, node.sys), interval, deadline, "amdgpu")
         self._labels = labels_of(node.processes, node.proc)
-        self._problems: list[str] = []
-
-    def start(self) -> None:
-        """Start reading the GPUs present. Each scrape lists them again: the driver may be loaded later."""
-        with suppress(Unavailable):
-            self._follow()
-
-    def collect(self) -> Iterator[Sample]:
-        """Yield the samples of the last readings. Raises Unavailable when there is no AMD GPU."""
-        self._follow()
-        yield from self._limit.apply(self._samples())
-
-    def problems(self) -> Iterator[str]:
-        """Yield the reasons why GPUs cannot be read, for the landing page."""
-        yield from self._problems
 
     def close(self) -> None:
         self._readers.close()
@@ -75,20 +59,10 @@ class Amdgpu:
                 "nothing is to be done without AMD GPUs; where they are, load the driver: it is looked for again",
             )
 
-    def _samples(self) -> Iterator[Sample]:
-        problems = []
-        for card, reading in self._readers.last():
-            yield from reading.samples
-            yield metrics.SUCCESS.sample(int(not reading.failure), {"card": card})
-            if reading.age is not None:
-                yield status.SOURCE_AGE.sample(reading.age, {"source": f"amdgpu_{card}"})
-            if reading.failure:
-                problems.append(reading.failure)
+    def _samples(self, problems: list[str]) -> Iterator[Sample]:
+        yield from self._of_devices(self._readers, problems)
         for _, reading in self.kfd.last():
-            yield from map(self._of_process, reading.samples)
-            if reading.failure:
-                problems.append(reading.failure)
-        self._problems = problems
+            yield from map(self._of_process, reading_of(reading, problems))
 
     def _of_process(self, sample: Sample) -> Sample:
         """Return a sample with all labels of its process, if it is of one."""

@@ -11,8 +11,9 @@ from functools import partial
 from typing import Any
 
 from exporter.background.device_readers import DeviceReader, DeviceReaders, Read
-from exporter.bpf import privileges, status
+from exporter.bpf import privileges
 from exporter.compat import node_exporter
+from exporter.device_collector import DeviceCollector, reading_of
 from exporter.infiniband import drivers, metrics, sysfs
 from exporter.infiniband.device import RdmaDevice
 from exporter.infiniband.ethtool import Ethtool
@@ -20,7 +21,7 @@ from exporter.infiniband.qp_counters import MASKS, QpCounters
 from exporter.model import Metric, Sample, Unavailable
 from exporter.node import Node
 from exporter.options import Option, SettingsError, Value
-from exporter.series import LEAST, LIMIT_HELP, MOST, SeriesLimit
+from exporter.series import LEAST, LIMIT_HELP, MOST
 
 SWITCH, EXCLUDE = "collector.infiniband", "collector.infiniband.exclude"
 INTERVAL, DEADLINE = "collector.infiniband.interval", "collector.infiniband.deadline"
@@ -91,21 +92,19 @@ def create(node: Node) -> Infiniband:
     return Infiniband(node)
 
 
-class Infiniband:
+class Infiniband(DeviceCollector):
     """Reads every RDMA device of the node that is not excluded, also devices that appear later."""
 
-    name = "infiniband"
+    name, success = "infiniband", metrics.SUCCESS
 
     def __init__(self, node: Node) -> None:
         settings = node.settings
-        self.node = node
+        super().__init__(node, int(settings[SERIES_LIMIT]))
         self._excluded: tuple[str, ...] = settings[EXCLUDE]
-        self._limit = SeriesLimit(self.name, int(settings[SERIES_LIMIT]), profile=node.profile)
         self._ethtool: Ethtool | None = None
         self._readers = DeviceReaders(self._make, float(settings[INTERVAL]), float(settings[DEADLINE]))
         self._qp_counters = QpCounters(settings[QP_COUNTERS]) if settings[QP_COUNTERS] else None
         self._qp_reader: DeviceReader | None = None
-        self._problems: list[str] = []
 
     def start(self) -> None:
         """Start reading the devices present. Each scrape lists devices again: a driver may be loaded later."""
@@ -113,17 +112,7 @@ class Infiniband:
             self._ethtool = Ethtool()
         except OSError as error:
             log.warning("PFC pauses cannot be read: no netlink socket could be opened: %s", error.strerror)
-        with suppress(Unavailable):
-            self._follow()
-
-    def collect(self) -> Iterator[Sample]:
-        """Yield the samples of the last readings. Raises Unavailable when there is no RDMA device."""
-        self._follow()
-        yield from self._limit.apply(self._samples())
-
-    def problems(self) -> Iterator[str]:
-        """Yield the reasons why devices cannot be read, for the landing page."""
-        yield from self._problems
+        super().start()
 
     def close(self) -> None:
         self._readers.close()
@@ -188,18 +177,7 @@ class Infiniband:
 
         return read
 
-    def _samples(self) -> Iterator[Sample]:
-        problems = []
-        for name, reading in self._readers.last():
-            yield from reading.samples
-            yield metrics.SUCCESS.sample(int(not reading.failure), {"device": name})
-            if reading.age is not None:
-                yield status.SOURCE_AGE.sample(reading.age, {"source": f"infiniband_{name}"})
-            if reading.failure:
-                problems.append(reading.failure)
+    def _samples(self, problems: list[str]) -> Iterator[Sample]:
+        yield from self._of_devices(self._readers, problems)
         if self._qp_reader is not None:
-            reading = self._qp_reader.reading()
-            yield from reading.samples
-            if reading.failure:
-                problems.append(reading.failure)
-        self._problems = problems
+            yield from reading_of(self._qp_reader.reading(), problems)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Protocol
 
 from exporter.bpf.hook import Hook
 from exporter.call_collector import CallCollector, Rows, distribution, sample
@@ -25,6 +25,13 @@ ENDS = (("succeeded", "success"), ("failed", "error"), ("released", "released"),
 
 def create(node: Node) -> Nixl:
     return Nixl(node)
+
+
+class Operation(Protocol):
+    """What struct transfer_key and struct duration_key have in common."""
+
+    operation: int
+    backend: int
 
 
 class Nixl(CallCollector):
@@ -66,6 +73,6 @@ class Nixl(CallCollector):
             yield sample(process, metrics.ERRORS, value.calls, labels)
             yield sample(process, metrics.LAST_ERROR, self.node.clock.wall_ns(value.last_ns) / 1e9, labels)
 
-    def _of(self, key: Any) -> dict[str, str]:
+    def _of(self, key: Operation) -> dict[str, str]:
         operation = OPERATIONS[key.operation] if key.operation < len(OPERATIONS) else "unknown"
         return {"operation": operation, "backend": names.backend(self._names.get(key.backend, "")) or "unknown"}

@@ -6,7 +6,7 @@ import errno
 import logging
 import threading
 from collections.abc import Collection, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from exporter import pid_namespace
 from exporter.bpf import object_path, privileges
@@ -211,7 +211,7 @@ class Serving:
 
     # Requests.
 
-    def _received(self, record: Any) -> None:
+    def _received(self, record: answer.RingRecord) -> None:
         """Take a record (union record of bpf/serving/http2.h): called in the thread of the ring buffer."""
         if record.request.kind == answer.REQUEST:
             self._ended(record.request)

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, cast
 
+from exporter.cuda.records import CountedRows, DevicesRow
 from exporter.model import Labels
 
-
-class Map(Protocol):
-    """The part of exporter.bpf.libbpf.Map that is used here."""
-
-    def items(self) -> Iterator[tuple[Any, Any]]: ...
-
-    def sums(self, by: str, of: str) -> Counter[int]: ...
-
-    def get(self, key: Any) -> Any | None: ...
-
-    def take(self, pids: Collection[int]) -> Iterable[tuple[Any, Any]]: ...
+if TYPE_CHECKING:
+    from exporter.bpf.maps import Map
 
 
 class Launches(NamedTuple):
@@ -139,13 +131,13 @@ def together(parts: Iterable[Counts]) -> Counts:
     return whole
 
 
-COUNTED = ("launches", "calls", "errors", "waits", "totals", "copies")
+COUNTED = tuple(CountedRows.__annotations__)
 """The maps of counts; each has `tgid` in its key."""
 
 
 def read(maps: Mapping[str, Map]) -> dict[int, Activity]:
     """Everything the maps hold now, by pid."""
-    seen = _by_process({name: maps[name].items() for name in COUNTED})
+    seen = _by_process(cast(CountedRows, {name: maps[name].items() for name in COUNTED}))
     for tgid, value in maps["used_devices"].items():
         if tgid in seen:
             _note_used(seen[tgid], value)
@@ -154,37 +146,38 @@ def read(maps: Mapping[str, Map]) -> dict[int, Activity]:
 
 def take(maps: Mapping[str, Map], pids: Collection[int]) -> dict[int, Activity]:
     """What the maps hold of these processes, which they do not any more then; of the devices in use they still do."""
-    taken = _by_process({name: maps[name].take(pids) for name in COUNTED})
+    taken = _by_process(cast(CountedRows, {name: maps[name].take(pids) for name in COUNTED}))
     for tgid, activity in taken.items():
         if value := maps["used_devices"].get(tgid):
             _note_used(activity, value)
     return taken
 
 
-def _note_used(activity: Activity, devices: Any) -> None:
+def _note_used(activity: Activity, devices: DevicesRow) -> None:
     if devices.used:
         used = devices.used
         activity.used = frozenset(number for number in range(used.bit_length()) if used >> number & 1)
         activity.first = devices.first
 
 
-def _by_process(rows: Mapping[str, Iterable[tuple[Any, Any]]]) -> dict[int, Activity]:
+def _by_process(rows: CountedRows) -> dict[int, Activity]:
     seen: dict[int, Activity] = defaultdict(Activity)
-    for key, value in rows["launches"]:
-        seen[key.tgid].devices[key.device].launches[key.api] = Launches(value.calls, value.last_ns)
-    for key, value in rows["calls"]:
-        seen[key.tgid].devices[key.device].calls[key.api] = value
-    for key, value in rows["errors"]:
-        seen[key.tgid].devices[key.device].errors[key.api, key.code] = Errors(value.calls, value.last_ns)
-    for key, value in rows["waits"]:
-        seen[key.tgid].devices[key.device].waits[key.api] = Waits(value.sum_ns, tuple(value.slots))
-    for key, value in rows["totals"]:
+    for call, launched in rows["launches"]:
+        seen[call.tgid].devices[call.device].launches[call.api] = Launches(launched.calls, launched.last_ns)
+    for call, calls in rows["calls"]:
+        seen[call.tgid].devices[call.device].calls[call.api] = calls
+    for failure, errors in rows["errors"]:
+        counted = Errors(errors.calls, errors.last_ns)
+        seen[failure.tgid].devices[failure.device].errors[failure.api, failure.code] = counted
+    for call, waited in rows["waits"]:
+        seen[call.tgid].devices[call.device].waits[call.api] = Waits(waited.sum_ns, tuple(waited.slots))
+    for kind, total in rows["totals"]:
         memory = Memory(
-            value.allocated, value.freed, value.implicit, value.untracked, value.unmatched_frees, value.doubtful
+            total.allocated, total.freed, total.implicit, total.untracked, total.unmatched_frees, total.doubtful
         )
-        seen[key.tgid].devices[key.device].memory[key.layer, key.memory] = memory
-    for key, value in rows["copies"]:
-        seen[key.tgid].devices[key.device].copies[key.direction, key.host] = value
+        seen[kind.tgid].devices[kind.device].memory[kind.layer, kind.memory] = memory
+    for copy, copied in rows["copies"]:
+        seen[copy.tgid].devices[copy.device].copies[copy.direction, copy.host] = copied
     return dict(seen)
 
 

@@ -6,22 +6,17 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
-from exporter.bpf.sampled_file import SampledFile
-from exporter.cuda.activity import Activity, Launches, Map
+from exporter.cuda.activity import Activity, Launches
 from exporter.cuda.functions import FUNCTIONS
+from exporter.cuda.records import CallKey, LaunchRow
 from exporter.governor.estimates import Counts, Tally
 from exporter.governor.processes import cpu_seconds, cpu_times
-from exporter.governor.subject import LAUNCHES_FIRST
+from exporter.governor.subject import LAUNCHES_FIRST, Prices, SampledFile
 
-
-class Prices(Protocol):
-    """The part of exporter.bpf.probe.Probes that is used here."""
-
-    def price(self, symbol: str) -> float | None: ...
-
-    def sampled_files(self) -> Mapping[int, SampledFile]: ...
+if TYPE_CHECKING:
+    from exporter.bpf.maps import Map
 
 
 @dataclass(slots=True)
@@ -32,14 +27,15 @@ class _Calls:
     others: dict[int, float] = field(default_factory=lambda: defaultdict(float))
 
 
-_Rows = list[tuple[Any, Any]]
+_Launched = list[tuple[CallKey, LaunchRow]]
+_Called = list[tuple[CallKey, int]]
 _TRIES = 2
 
 
-def _went_on(rows: tuple[_Rows, _Rows, _Rows]) -> int:
+def _went_on(rows: tuple[_Called, _Launched, _Called]) -> int:
     """Return how many other calls were made while these rows were read."""
     before, _, after = rows
-    return int(sum(count for _, count in after) - sum(count for _, count in before))
+    return sum(count for _, count in after) - sum(count for _, count in before)
 
 
 class CountedLaunches:
@@ -106,7 +102,7 @@ class CountedLaunches:
             found[key.tgid].others[key.api] += count / 2
         return found
 
-    def _rows(self, pids: Collection[int]) -> tuple[_Rows, _Rows, _Rows]:
+    def _rows(self, pids: Collection[int]) -> tuple[_Called, _Launched, _Called]:
         before, launches, after = (
             [row for row in self._maps[name].items() if row[0].tgid in pids] for name in ("calls", "launches", "calls")
         )

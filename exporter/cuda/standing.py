@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
-from exporter.cuda.activity import Map
+from exporter.cuda.records import Flight
 from exporter.cuda.samples import function
 from exporter.stack_profiles.hangs import Standing
+
+if TYPE_CHECKING:
+    from exporter.bpf.maps import Map
 
 
 class StandingCalls:
@@ -22,5 +25,5 @@ class StandingCalls:
             if flight.sp and flight.start_ns and self._will_return(flight):
                 yield Standing(key.tgid, flight.start_ns, function(flight.cookie.api).name)
 
-    def _will_return(self, flight: Any) -> bool:
+    def _will_return(self, flight: Flight) -> bool:
         return bool(flight.returning and self._maps["returning"].get(flight.cookie.library) == flight.returning)

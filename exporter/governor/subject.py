@@ -23,6 +23,16 @@ class SampledFile(Probed, Protocol):
     def symbols(self) -> Collection[str]: ...
 
 
+class Prices(Protocol):
+    """What exporter.bpf.probe.Probes knows of the cost of its functions."""
+
+    def price(self, symbol: str) -> float | None:
+        """Return the seconds that probes take at one call; None where that is not known."""
+
+    def sampled_files(self) -> Mapping[int, SampledFile]:
+        """Return the files with functions that may be probed in windows, each under a key of its own."""
+
+
 class Subject(Protocol):
     """A collector with functions that may be probed in windows."""
 

@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from math import inf
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from exporter.bpf.sampled_file import SampledFile
 from exporter.call_collector import Rows
 from exporter.governor.estimates import Counts, Tally
 from exporter.governor.processes import cpu_seconds, cpu_times
-from exporter.governor.subject import LAUNCHES_FIRST
+from exporter.governor.subject import LAUNCHES_FIRST, Prices, SampledFile
+
+if TYPE_CHECKING:
+    from exporter.bpf.maps import Map
 
 LAUNCHES, CALLS, HITS = "launches", "calls", "process_hits"
 """Maps of the object: launches, all other calls, and the hits of their probes."""
 _TRIES = 2
 _Row = tuple[Any, Any]
 _Reading = dict[str, list[_Row]]
-
-
-class Prices(Protocol):
-    """The part of exporter.bpf.probe.Probes that is used here."""
-
-    def price(self, symbol: str) -> float | None: ...
-
-    def sampled_files(self) -> Mapping[int, SampledFile]: ...
-
-
-class Map(Protocol):
-    """The part of exporter.bpf.maps.Map that is used here."""
-
-    def items(self) -> Iterable[_Row]: ...
 
 
 class CountedLaunches:

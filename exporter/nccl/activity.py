@@ -5,17 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, cast
 
+from exporter.nccl.records import CommunicatorKey, CommunicatorRow, CountedRows, Flight
 
-class Map(Protocol):
-    """The part of exporter.bpf.libbpf.Map that is used here."""
-
-    def items(self) -> Iterator[tuple[Any, Any]]: ...
-
-    def get(self, key: Any) -> Any | None: ...
-
-    def take(self, pids: Collection[int]) -> Iterable[tuple[Any, Any]]: ...
+if TYPE_CHECKING:
+    from exporter.bpf.maps import Map
 
 
 class Calls(NamedTuple):
@@ -103,14 +98,15 @@ COUNTED_BY_NCCL = 5
 """The first kinds of bpf/nccl/nccl.h."""
 
 
-COUNTED = ("calls", "errors", "durations", "lags")
+COUNTED = tuple(CountedRows.__annotations__)
 """The maps of counts; each has `tgid` in its key. The kernel's `forget` clears the others."""
 
 
 def read(maps: Mapping[str, Map], uncounted: int) -> dict[int, Activity]:
     """Return everything the maps hold now, by pid. Calls of the kind `uncounted` are not among those in flight."""
-    seen = _counts({name: maps[name].items() for name in COUNTED})
-    for key, value in maps["communicators"].items():
+    seen = _counts(cast(CountedRows, {name: maps[name].items() for name in COUNTED}))
+    communicators: Iterable[tuple[CommunicatorKey, CommunicatorRow]] = maps["communicators"].items()
+    for key, value in communicators:
         who = value.who
         if who.hash:
             seen[key.tgid].communicators.add(Communicator(who.hash, who.rank, who.nranks, who.device))
@@ -124,32 +120,32 @@ def read(maps: Mapping[str, Map], uncounted: int) -> dict[int, Activity]:
     return dict(seen)
 
 
-def in_flight(maps: Mapping[str, Map]) -> Iterator[tuple[int, Any]]:
+def in_flight(maps: Mapping[str, Map]) -> Iterator[tuple[int, Flight]]:
     """Yield pid and struct flight of bpf/nccl/nccl.h of the calls that have not returned, of any kind."""
     for key, value in maps["callers"].items():
         if value.call.sp and _will_return(maps["returning"], value.call):
             yield key.tgid, value.call
 
 
-def _will_return(returning: Map, call: Any) -> bool:
+def _will_return(returning: Map, call: Flight) -> bool:
     """Whether the return of a call is seen: return probes may have been detached since it began."""
     return bool(returning.get(call.cookie.library) == call.returning)
 
 
 def take(maps: Mapping[str, Map], pids: Collection[int]) -> dict[int, Activity]:
     """What was counted of these processes, which the maps do not hold any more then."""
-    return dict(_counts({name: maps[name].take(pids) for name in COUNTED}))
+    return dict(_counts(cast(CountedRows, {name: maps[name].take(pids) for name in COUNTED})))
 
 
-def _counts(rows: Mapping[str, Iterable[tuple[Any, Any]]]) -> defaultdict[int, Activity]:
+def _counts(rows: CountedRows) -> defaultdict[int, Activity]:
     seen: defaultdict[int, Activity] = defaultdict(Activity)
-    for key, value in rows["calls"]:
-        seen[key.tgid].calls[key.kind] = Calls(*(getattr(value, name) for name in Calls._fields))
-    for key, value in rows["errors"]:
-        seen[key.tgid].errors[key.api, key.code] = Errors(value.calls, value.last_ns)
-    for key, value in rows["durations"]:
-        seen[key.tgid].durations[key.kind] = Durations(value.sum_ns, tuple(value.slots))
-    for key, value in rows["lags"]:
-        member = Membership(key.hash, key.nranks, key.rank, value.domain)
-        seen[key.tgid].lags[member] = Durations(value.sum_ns, tuple(value.slots))
+    for key, calls in rows["calls"]:
+        seen[key.tgid].calls[key.kind] = Calls(*(getattr(calls, name) for name in Calls._fields))
+    for failure, errors in rows["errors"]:
+        seen[failure.tgid].errors[failure.api, failure.code] = Errors(errors.calls, errors.last_ns)
+    for key, took in rows["durations"]:
+        seen[key.tgid].durations[key.kind] = Durations(took.sum_ns, tuple(took.slots))
+    for rank, lag in rows["lags"]:
+        member = Membership(rank.hash, rank.nranks, rank.rank, lag.domain)
+        seen[rank.tgid].lags[member] = Durations(lag.sum_ns, tuple(lag.slots))
     return seen

@@ -6,12 +6,15 @@ import logging
 import threading
 import time
 import weakref
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from exporter.bpf.elf import Elf
 from exporter.bpf.file_worker import WORKER, Stuck, TooLong
 from exporter.bpf.library import Library, file_of
 from exporter.nccl.layout import ACCESSORS, UNKNOWN, Layout, find_layout
+
+if TYPE_CHECKING:
+    from exporter.bpf.maps import Map
 
 MOST = 256
 """The entries of `layouts` in bpf/nccl/nccl.h."""
@@ -20,14 +23,6 @@ ATTEMPTS, PAUSE = 3, 0.1
 """How often a library is read that cannot be read for a moment, and the seconds between."""
 
 log = logging.getLogger(__name__)
-
-
-class Map(Protocol):
-    """The part of exporter.bpf.libbpf.Map that is used here."""
-
-    value: Any
-
-    def set(self, key: Any, value: Any) -> None: ...
 
 
 class Layouts:

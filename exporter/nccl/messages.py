@@ -4,25 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from math import inf
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from exporter.bpf.sampled_file import SampledFile
 from exporter.governor.estimates import Counts, Tally
 from exporter.governor.processes import cpu_seconds, cpu_times
-from exporter.governor.subject import MESSAGES_SECOND
-from exporter.nccl.activity import Activity, Calls, Map
+from exporter.governor.subject import MESSAGES_SECOND, Prices, SampledFile
+from exporter.nccl.activity import Activity, Calls
 from exporter.nccl.functions import FUNCTIONS
 from exporter.nccl.samples import Kinds
 
+if TYPE_CHECKING:
+    from exporter.bpf.maps import Map
+
 _FIELDS = ("calls", "bytes", "bus_bytes", "unsized", "anonymous")
-
-
-class Prices(Protocol):
-    """The part of exporter.bpf.probe.Probes that is used here."""
-
-    def price(self, symbol: str) -> float | None: ...
-
-    def sampled_files(self) -> Mapping[int, SampledFile]: ...
 
 
 class Messages:

@@ -1,8 +1,9 @@
-"""Structures of bpf/nccl/nccl.h as ctypes has them: the records of `nccl_spans`."""
+"""Structures of bpf/nccl/nccl.h as ctypes has them: records of ring buffers, and keys and values of maps."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Iterable, Sequence
+from typing import Protocol, TypedDict
 
 Text = bytes
 """Another name: a field is called `bytes` too."""
@@ -43,3 +44,111 @@ class NcclSpan(Protocol):
     def who(self) -> Identity: ...
     @property
     def comm(self) -> Text: ...
+
+
+class CallKey(Protocol):
+    """struct call_key: calls of one kind."""
+
+    tgid: int
+    kind: int
+
+
+class ErrorKey(Protocol):
+    """struct error_key: an error of a function."""
+
+    tgid: int
+    code: int
+    api: int
+
+
+class LagKey(Protocol):
+    """struct lag_key: a rank of a communicator."""
+
+    hash: int
+    tgid: int
+    rank: int
+    nranks: int
+
+
+class CallsRow(Protocol):
+    """struct calls: calls and bytes of one kind."""
+
+    calls: int
+    last_ns: int
+
+
+class ErrorRow(Protocol):
+    """struct error: calls that failed with one error."""
+
+    calls: int
+    last_ns: int
+
+
+class DurationRow(Protocol):
+    """struct duration: durations of calls of one kind."""
+
+    sum_ns: int
+
+    @property
+    def slots(self) -> Sequence[int]: ...
+
+
+class LagRow(Protocol):
+    """struct lag: how much later than the first rank of the node a rank called."""
+
+    sum_ns: int
+    domain: int
+
+    @property
+    def slots(self) -> Sequence[int]: ...
+
+
+class CommunicatorKey(Protocol):
+    """struct comm_key: a communicator by its address."""
+
+    tgid: int
+    address: int
+
+
+class CommunicatorRow(Protocol):
+    """struct communicator: a communicator of a process."""
+
+    domain: int
+    origin: int
+    unsure: int
+    reused: int
+
+    @property
+    def who(self) -> Identity: ...
+    @property
+    def calls(self) -> Sequence[int]: ...
+    @property
+    def waiting(self) -> Sequence[int]: ...
+
+
+class Cookie(Protocol):
+    """struct cookie: which function is called, of which library."""
+
+    api: int
+    kind: int
+    library: int
+
+
+class Flight(Protocol):
+    """struct flight: a call that has not returned."""
+
+    sp: int
+    start_ns: int
+    returning: int
+
+    @property
+    def cookie(self) -> Cookie: ...
+
+
+class CountedRows(TypedDict):
+    """The rows of the maps of counts, by the map's name."""
+
+    calls: Iterable[tuple[CallKey, CallsRow]]
+    errors: Iterable[tuple[ErrorKey, ErrorRow]]
+    durations: Iterable[tuple[CallKey, DurationRow]]
+    lags: Iterable[tuple[LagKey, LagRow]]

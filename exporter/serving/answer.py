@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from exporter.serving.routes import route, streams_answers
 
 if TYPE_CHECKING:
-    from exporter.serving.http2 import Fields
+    from exporter.serving.http2 import Block, Fields
 
 EVENT_STREAM, ENCODED, QUEUE_KNOWN, FAILED_IN_STREAM, LINES, MESSAGES = 1, 2, 4, 8, 16, 32
 """Flags of bpf/serving/serving.h."""
@@ -50,6 +50,7 @@ _CHUNK_LINES = re.compile(rb"\r\n(?:[0-9A-Fa-f]{1,8}\r\n)?")
 class Record(Protocol):
     """struct request of bpf/serving/serving.h."""
 
+    kind: int
     stream: int
     connection: int
     start: int
@@ -73,6 +74,15 @@ class Record(Protocol):
     line: bytes
     begin: bytes
     tail: bytes
+
+
+class RingRecord(Protocol):
+    """union record of bpf/serving/http2.h: what the ring buffer carries."""
+
+    @property
+    def request(self) -> Record: ...
+    @property
+    def fields(self) -> Block: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -216,7 +216,7 @@ class Capture:
             return [Hook("on_allocation", cookie)]
         return []
 
-    def _take(self, raw: Any) -> None:
+    def _take(self, raw: record.Stack) -> None:
         """Take a stack of the kernel's program: of any process that has called what is probed, known or not."""
         pid, late = raw.tgid, -1
         with self._lock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol, SupportsBytes
 
 from exporter.stacks.merge import PythonFrame
 
@@ -14,6 +14,30 @@ OF_THREAD = 1 << 31
 """Of the `id` of a thread that was not in a probed call but anywhere: OF_THREAD | tid."""
 _HEAD = struct.Struct("=IIIIHHHHIII")
 _HIJACK, _FRAME, _WORD = struct.Struct("=QQ"), struct.Struct("=QQQ"), struct.Struct("=Q")
+
+
+class Stack(Protocol):
+    """struct stack of bpf/stacks/stacks.h."""
+
+    tgid: int
+    tid: int
+    id: int
+    weight: int
+    api: int
+    python: int
+    hijacked: int
+    truncated: int
+    bytes: int
+    interpreter: int
+
+    @property
+    def registers(self) -> SupportsBytes: ...
+    @property
+    def hijacks(self) -> SupportsBytes: ...
+    @property
+    def frames(self) -> SupportsBytes: ...
+    @property
+    def memory(self) -> SupportsBytes: ...
 
 
 @dataclass(slots=True)
@@ -41,7 +65,7 @@ class Record:
         return bool(self.id & OF_THREAD)
 
 
-def pack(raw: Any, program: int) -> bytes:
+def pack(raw: Stack, program: int) -> bytes:
     """Return the used parts of a ctypes struct stack."""
     head = _HEAD.pack(
         *(raw.tgid, raw.tid, raw.id, raw.weight, raw.api, raw.python, raw.hijacked, raw.truncated),

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from exporter.verbs import control
-from exporter.verbs.control import Control, Map, Qp, Rows, device_name
+from exporter.verbs.control import Control, Qp, device_name
 from exporter.verbs.destroyed_qps import Destroyed, DestroyedQps, PostedRequests, QpLife
-from exporter.verbs.records import PostedKey, QpLifeKey
+from exporter.verbs.records import CountedRows, PostedKey, QpLifeKey
+
+if TYPE_CHECKING:
+    from exporter.bpf.maps import Map
 
 MAPS = (
     *("contexts", "queues", "receives", "calls", "posted", "completions", "times"),
@@ -108,7 +111,7 @@ def _read(
     if destroyed is not before:
         rows["calls"] = [row for row in rows["calls"] if not _calls_moved(row[0], before, destroyed)]
         rows["posted"] = [row for row in rows["posted"] if not _posted_moved(row[0], before, destroyed)]
-    return _by_process(rows, {life: it for life, it in destroyed.items() if life not in expired})
+    return _by_process(cast(CountedRows, rows), {life: it for life, it in destroyed.items() if life not in expired})
 
 
 def read_posted(maps: Mapping[str, Map], qps: DestroyedQps, drain: Callable[[], None]) -> dict[int, Activity]:
@@ -138,10 +141,11 @@ def take(
     """Return what `read` returns of these processes, which have ended, and remove their rows and queue pairs."""
     drain()
     destroyed = qps.take(pids)
-    return _by_process({name: list(maps[name].take(pids)) for name in (*control.MAPS, *MAPS)}, destroyed)
+    rows = {name: list(maps[name].take(pids)) for name in (*control.MAPS, *MAPS)}
+    return _by_process(cast(CountedRows, rows), destroyed)
 
 
-def _by_process(rows: Rows, destroyed: Mapping[QpLife, Destroyed]) -> dict[int, Activity]:
+def _by_process(rows: CountedRows, destroyed: Mapping[QpLife, Destroyed]) -> dict[int, Activity]:
     seen: dict[int, Activity] = defaultdict(Activity)
     for pid, controlled in control.by_process(rows).items():
         seen[pid].control = controlled
@@ -159,15 +163,15 @@ def _by_process(rows: Rows, destroyed: Mapping[QpLife, Destroyed]) -> dict[int, 
             activity.destroyed[ended] = end.qp
         for opcode, posted in end.posted.items():
             activity.add_posted(ended, opcode, posted)
-    for key, row in rows["calls"]:
-        qp = QpLife.of(key)
-        seen[qp.tgid].calls[identified(qp)] += row.count
+    for life, calls in rows["calls"]:
+        qp = QpLife.of(life)
+        seen[qp.tgid].calls[identified(qp)] += calls.count
     for key, row in rows["posted"]:
         qp = QpLife.of(key.life)
         seen[qp.tgid].add_posted(identified(qp), key.opcode, PostedRequests.of(row))
-    for key, count in rows["completions"]:
-        seen[key.tgid].completions[names.get((key.tgid, key.context), ""), key.status] += count
-    for key, row in rows["times"]:
-        where = int(key.what), names.get((key.tgid, key.context), ""), key.opcode
-        seen[key.tgid].add_times(where, Times(row.sum_ns, tuple(row.slots)))
+    for status, count in rows["completions"]:
+        seen[status.tgid].completions[names.get((status.tgid, status.context), ""), status.status] += count
+    for timed, times in rows["times"]:
+        where = int(timed.what), names.get((timed.tgid, timed.context), ""), timed.opcode
+        seen[timed.tgid].add_times(where, Times(times.sum_ns, tuple(times.slots)))
     return dict(seen)

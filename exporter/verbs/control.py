@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 from exporter.bpf.btf import Btf
 from exporter.bpf.hook import Hook
 from exporter.verbs.peers import gid_text
-from exporter.verbs.records import QpControl
+from exporter.verbs.records import ControlRows, QpControl
 
 FUNCTIONS = {
     "ibv_create_qp": "create_qp",
@@ -47,14 +46,6 @@ def hooks_of(types: Btf, call: str) -> list[Hook]:
     """Return what runs at a function that does what this call of enum control_call does."""
     cookie = types.enum("control_call")[f"control_{call}"]
     return [Hook("control_enter", cookie, paired=True), Hook("control_return", cookie, returns=True)]
-
-
-class Map(Protocol):
-    """The part of exporter.bpf.libbpf.Map that is used here."""
-
-    def items(self) -> Iterator[tuple[Any, Any]]: ...
-
-    def take(self, pids: Collection[int]) -> Iterable[tuple[Any, Any]]: ...
 
 
 class Regions(NamedTuple):
@@ -155,23 +146,22 @@ class Control:
         self.regions = self.regions | summed
 
 
-Rows = Mapping[str, Iterable[tuple[Any, Any]]]
 MAPS = ("qp_controls", "qp_states", "regions", "region_totals")
 """The maps of the control path. Each has `tgid` in its key, and counts keys that it had no room for."""
-READ = ("qp_controls", "qp_states", "region_totals")
+READ = tuple(ControlRows.__annotations__)
 """The maps of MAPS that are read."""
 
 
-def by_process(rows: Rows) -> dict[int, Control]:
+def by_process(rows: ControlRows) -> dict[int, Control]:
     """Return what the rows of the maps in READ hold, by process."""
     seen: dict[int, Control] = defaultdict(Control)
-    for key, row in rows["qp_controls"]:
-        seen[key.tgid].qps[key.address] = Qp.of(row)
-    for key, changes in rows["qp_states"]:
-        seen[key.tgid].states[device_name(key.device.name), key.state] += changes
-    for key, row in rows["region_totals"]:
-        total = Regions(*(getattr(row, name) for name in Regions._fields))
-        seen[key.tgid].regions[device_name(key.device.name), ("host", "dmabuf")[key.memory]] = total
+    for qp, row in rows["qp_controls"]:
+        seen[qp.tgid].qps[qp.address] = Qp.of(row)
+    for state, changes in rows["qp_states"]:
+        seen[state.tgid].states[device_name(state.device.name), state.state] += changes
+    for kind, total in rows["region_totals"]:
+        regions = Regions(*(getattr(total, name) for name in Regions._fields))
+        seen[kind.tgid].regions[device_name(kind.device.name), ("host", "dmabuf")[kind.memory]] = regions
     return dict(seen)
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from exporter.verbs.control import Map
 from exporter.verbs.functions import HITS
+
+if TYPE_CHECKING:
+    from exporter.bpf.maps import Map
 
 POSTS: Mapping[str, float] = {"post_send": 0.5, "post_recv": 0.2}
 """Functions that post a chain, with the cost of each request but the first over that of a small probe: measured as

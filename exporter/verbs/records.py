@@ -5,8 +5,8 @@ Only the fields that are read here; exporter/bpf/btf.py makes the classes from t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Iterable, Sequence
+from typing import Protocol, TypedDict
 
 
 class Device(Protocol):
@@ -148,3 +148,95 @@ class PollBusy(Protocol):
     """struct poll_busy: a thread that polls too often in the file of a slot."""
 
     slot: int
+
+
+class ControlKey(Protocol):
+    """struct control_key: an object of a process by its address."""
+
+    tgid: int
+    address: int
+
+
+class StateKey(Protocol):
+    """struct state_key: changes of queue pairs to one state."""
+
+    tgid: int
+    state: int
+
+    @property
+    def device(self) -> Device: ...
+
+
+class RegionKey(Protocol):
+    """struct region_key: memory regions of one kind of memory."""
+
+    tgid: int
+    memory: int
+
+    @property
+    def device(self) -> Device: ...
+
+
+class RegionTotal(Protocol):
+    """struct region_total: bytes and calls of memory regions."""
+
+    added: int
+    removed: int
+    untracked: int
+
+
+class ContextKey(Protocol):
+    """struct context_key: a device that a process has opened."""
+
+    tgid: int
+    context: int
+
+
+class StatusKey(Protocol):
+    """struct status_key: completions with one status."""
+
+    tgid: int
+    status: int
+    context: int
+
+
+class TimeKey(Protocol):
+    """struct time_key: what was timed, enum timed."""
+
+    tgid: int
+    opcode: int
+    context: int
+    what: int
+
+
+class CallsRow(Protocol):
+    """struct calls: calls on a queue pair."""
+
+    count: int
+
+
+class TimeRow(Protocol):
+    """struct time: durations."""
+
+    sum_ns: int
+
+    @property
+    def slots(self) -> Sequence[int]: ...
+
+
+class ControlRows(TypedDict):
+    """The rows of the maps of the control path that are read, by the map's name."""
+
+    qp_controls: Iterable[tuple[ControlKey, QpControl]]
+    qp_states: Iterable[tuple[StateKey, int]]
+    region_totals: Iterable[tuple[RegionKey, RegionTotal]]
+
+
+class CountedRows(ControlRows):
+    """The rows of all maps that are read."""
+
+    contexts: Iterable[tuple[ContextKey, Device]]
+    calls: Iterable[tuple[QpLifeKey, CallsRow]]
+    posted: Iterable[tuple[PostedKey, PostedCounts]]
+    completions: Iterable[tuple[StatusKey, int]]
+    times: Iterable[tuple[TimeKey, TimeRow]]

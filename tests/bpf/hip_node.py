@@ -63,10 +63,10 @@ class HipScript(Script):
 class Narrow(Hip):
     """With room for few allocations."""
 
-    def _entries(self) -> dict[str, int]:
+    def entries(self) -> dict[str, int]:
         return {"live": 64}
 
-    def _constants(self) -> dict[str, int]:
+    def constants(self) -> dict[str, int]:
         return {"live_most": 64}
 
 

@@ -233,7 +233,7 @@ def test_a_job_from_before() -> None:
 class Narrow(Nixl):
     """With room for few transfers in flight."""
 
-    def _entries(self) -> dict[str, int]:
+    def entries(self) -> dict[str, int]:
         return {"active": 8}
 
 

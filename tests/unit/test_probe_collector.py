@@ -48,7 +48,7 @@ def test_no_search_for_libraries(name: str) -> None:
     """Without a search for libraries there are no samples: what is not known is no 0."""
 
     class Refused(Targets):
-        def _begin(self) -> None:
+        def begin(self) -> None:
             raise BpfError(errno.ENOTSUP, "no such namespace")
 
     targets, found = Refused(), discover.collectors()

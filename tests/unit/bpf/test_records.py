@@ -14,19 +14,22 @@ from exporter.bpf.btf import Btf
 from exporter.collectors import exits
 from exporter.cuda import records as cuda
 from exporter.nccl import records as nccl
+from exporter.serving import answer as serving
+from exporter.stacks import record as stacks
 from exporter.verbs import records as verbs
 
+MODULES = {"cuda": cuda, "nccl": nccl, "verbs": verbs, "exits": exits, "serving": serving, "stacks": stacks}
 DECLARED = [
     (name, declared)
-    for name, module in (("cuda", cuda), ("nccl", nccl), ("verbs", verbs), ("exits", exits))
+    for name, module in MODULES.items()
     for declared in vars(module).values()
     if inspect.isclass(declared) and (declared.__doc__ or "").startswith("struct ")
 ]
 
 
 def test_some_are_declared() -> None:
-    """Each of the four modules declares one at least."""
-    assert {"cuda", "nccl", "verbs", "exits"} == {name for name, _ in DECLARED}
+    """Each of the modules declares one at least."""
+    assert MODULES.keys() == {name for name, _ in DECLARED}
 
 
 @pytest.mark.parametrize(("name", "declared"), DECLARED)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* What libbz2 compresses and expands in one call, counted where the call returns. Arguments are those of bzlib.h. */
-#include "call.h"
+#include "call.bpf.h"
 
 enum api { BZ2_bzBuffToBuffCompress, BZ2_bzBuffToBuffDecompress } __attribute__((packed));
 
@@ -27,34 +27,26 @@ static __always_inline struct work *count_call(const struct call *call)
 	return counted;
 }
 
-SEC("uprobe")
-int on_enter(struct pt_regs *ctx)
+static __always_inline void entered(const struct call *call)
 {
-	struct call call;
-
-	if (enter(ctx, &call) && !call.returning)
-		count_call(&call);
-	return 0;
+	if (!call->returning)
+		count_call(call);
 }
 
-AT_RETURN(on_return)
+static __always_inline void returned(const struct call *call, __s64 result)
 {
-	__s32 code = PT_REGS_RC(ctx);
-	struct work *counted;
-	struct call call;
+	struct work *counted = count_call(call);
+	__s32 code = result;
 	__u32 length;
 
-	if (!leave(ctx, &call))
-		return 0;
-	counted = count_call(&call);
 	if (code)
-		count_error(&call, code);
+		count_error(call, code);
 	if (!counted)
-		return 0;
-	add_duration(&counted->took, bpf_ktime_get_ns() - call.start_ns);
-	if (!code && read_user(&length, call.arguments[1]))
+		return;
+	add_duration(&counted->took, took(call));
+	if (!code && read_user(&length, call->arguments[1]))
 		add(&counted->bytes, length);
-	return 0;
 }
 
+AT_CALLS(entered, returned)
 FORGET()

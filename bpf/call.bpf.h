@@ -2,8 +2,9 @@
 /* A probe that judges a call where it returns: which return belongs to which entry, and which calls a probed function
  * made itself. For functions that block or are rare, since a call takes two traps (CONTRIBUTING.md walks through one).
  *
- *	SEC("uprobe") int on_enter(...)     { struct call call; if (enter(ctx, &call)) count that it was called; }
- *	AT_RETURN(on_return)            { struct call call; if (leave(ctx, &call)) count what it did; }
+ *	static void entered(const struct call *call)                { count that it was called; }
+ *	static void returned(const struct call *call, __s64 result) { count what it did; }
+ *	AT_CALLS(entered, returned)
  *
  * The probe declares `enum api` with the names of its functions, from which the exporter makes its table
  * (exporter/call_collector.py), and FORGET() for what it keeps besides counts. */
@@ -105,6 +106,77 @@ static __always_inline bool leave(struct pt_regs *ctx, struct call *call)
 	*call = *entered;
 	end_flight(in_flight, &thread, entered);
 	return true;
+}
+
+/* Nanoseconds since the call began. */
+static __always_inline __u64 took(const struct call *call)
+{
+	return bpf_ktime_get_ns() - call->start_ns;
+}
+
+/* The programs at entry and return of each function. A probe that needs more of the registers has its own. */
+#define AT_CALLS(entered, returned)                                                                          \
+	SEC("uprobe") int on_enter(struct pt_regs *ctx)                                                      \
+	{                                                                                                    \
+		struct call call;                                                                            \
+                                                                                                             \
+		if (enter(ctx, &call))                                                                       \
+			entered(&call);                                                                      \
+		return 0;                                                                                    \
+	}                                                                                                    \
+	AT_RETURN(on_return)                                                                                 \
+	{                                                                                                    \
+		__s64 result = PT_REGS_RC(ctx);                                                              \
+		struct call call;                                                                            \
+                                                                                                             \
+		if (leave(ctx, &call))                                                                       \
+			returned(&call, result);                                                             \
+		return 0;                                                                                    \
+	}
+
+/* What a process has at an address: OBJECTS(handles, struct filesystem, 16384) is a table of such, for FORGET(). */
+struct object {
+	__u64 address;
+	__u32 tgid;
+	__u32 zero;
+};
+#define OBJECTS(map, T, entries)                                                                             \
+	MAP(map, HASH, struct object, T, entries);                                                           \
+	DROP(map, struct object)
+
+static __always_inline struct object object_at(__u64 address)
+{
+	return (struct object){.address = address, .tgid = this_thread().tgid};
+}
+
+#define put_object(map, at, value)                                                                           \
+	({                                                                                                   \
+		bool put_ = !insert(map, at, value, BPF_ANY);                                                \
+		if (!put_)                                                                                   \
+			add(&map##_lost, 1);                                                                 \
+		put_;                                                                                        \
+	})
+
+/* Requests that move bytes. */
+struct io {
+	__u64 requests;
+	__u64 succeeded;
+	__u64 bytes; /* of those: moved, or submitted where the call does not wait */
+	struct duration took;
+};
+
+/* `bytes` is negative if the request failed, or is not seen to return; `ns` is 0 if it is not timed. */
+static __always_inline void add_io(struct io *to, __s64 bytes, __u64 ns)
+{
+	if (!to)
+		return;
+	add(&to->requests, 1);
+	if (ns)
+		add_duration(&to->took, ns);
+	if (bytes >= 0) {
+		add(&to->succeeded, 1);
+		add(&to->bytes, bytes);
+	}
 }
 
 static __always_inline struct error *new_error(const struct error_key *key)
