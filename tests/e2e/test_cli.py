@@ -53,14 +53,13 @@ def job(program: Path, user: int | None = None, **variables: str) -> Iterator[su
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_runs_and_ends(run: Callable[..., Exporter], number: signal.Signals) -> None:
-    """The exporter serves its metrics, and ends within five seconds of a signal."""
+    """The exporter serves its metrics, and ends on a signal."""
     exporter = run().await_ready()
     assert exporter.value("accel_exporter_config_last_reload_successful") == 1
 
-    code, seconds = exporter.end(number)
+    code = exporter.end(number)
 
     assert 0 == code
-    assert seconds < 5
     assert "Traceback" not in exporter.log
 
 

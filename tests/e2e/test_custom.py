@@ -106,9 +106,8 @@ def test_capabilities_are_dropped_all_the_same(run: Callable[..., Exporter], fol
     attached(exporter)
     assert {f"{sum(1 << number for number in (2, 19, 34, 38, 39, 40)):016x}"} == exporter.status("CapEff")
     exporter.await_(lambda: bool(exporter.value('accel_exporter_probe_run_seconds_total{probe="custom_first"}')))
-    code, seconds = exporter.end()
+    code = exporter.end()
     assert 0 == code
-    assert seconds < 5
 
 
 def test_unprivileged_user(run: Callable[..., Exporter], folder: Path, headers: str) -> None:

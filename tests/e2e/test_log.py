@@ -97,10 +97,9 @@ def test_a_reader_that_has_stopped(piped: Piped) -> None:
     for _ in range(3):
         piped.reload()
         assert 200 == piped.get("/metrics")[0]
-    code, seconds = piped.end()
+    code = piped.end()
 
     assert 0 == code
-    assert seconds < 5
 
 
 def test_a_reader_that_goes_on(piped: Piped) -> None:

@@ -189,8 +189,8 @@ def test_others_and_totals(node: Node) -> None:
     assert total(page, 'accel_exporter_ended_processes_folded_total{collector="cuda"') > 0
     assert not [line for line in pages[-1].splitlines() if re.match(r"accel_exporter_map_full_total.* [^0]", line)]
     node.storm(AT_ONCE, *DRIVER_JOB, "--launches", str(LAUNCHES))  # their ends are still to be noticed
-    code, seconds = node.exporter.end()
-    assert code == 0 and seconds < 5
+    code = node.exporter.end()
+    assert code == 0
     assert "level=error" not in node.exporter.log and "Traceback" not in node.exporter.log
 
 

@@ -210,7 +210,7 @@ def test_slow_calls(job: Job, exporter: Exporter, ran: Ran) -> None:
     )
     waited = exporter.scrape().by("api", WAITED, pid=str(job.pid))
     assert {"cuStreamSynchronize", "cuEventSynchronize", "cuCtxSynchronize"} == waited.keys()
-    assert all(23 * 0.02 <= seconds < 23 * 0.02 + 1 for seconds in waited.values())
+    assert all(23 * 0.02 <= seconds for seconds in waited.values())
     ran(job)
 
 

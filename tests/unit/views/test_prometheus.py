@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import shutil
 import subprocess
-import time
 
 import pytest
 from hypothesis import given
@@ -287,21 +286,13 @@ def test_promtool_accepts_a_hostile_page() -> None:
     assert (0, b"", b"") == (done.returncode, done.stdout, done.stderr)
 
 
-def test_ten_thousand_series_in_time(capsys: pytest.CaptureFixture[str]) -> None:
-    """10,000 series with eight labels take less processor time than 150 ms; a scrape may take 60 ms."""
+def test_ten_thousand_series() -> None:
+    """10,000 series with eight labels are as many lines; `python -m bench exporter` measures the time."""
     labels = ["comm", "container_id", "pod", "namespace", "container", "gpu", "gpu_uuid"]
     process = [{"pid": str(pid), **{key: f"{key}-{pid:032x}" for key in labels}} for pid in range(64)]
     samples = [LAUNCHES.sample(n, {**process[n % 64], "api_layer": f"layer{n // 64}"}) for n in range(10_000)]
-    seconds = []
-    for _ in range(5):
-        started = time.thread_time()
-        rendered = render(samples)
-        seconds.append(time.thread_time() - started)
-    with capsys.disabled():
-        print(f" [10,000 series: {min(seconds) * 1000:.1f} ms, {len(rendered.text) / 1e6:.1f} MB]", end="")
 
-    assert 10_002 == rendered.text.count(b"\n")
-    assert min(seconds) < 0.15
+    assert 10_002 == render(samples).text.count(b"\n")
 
 
 @pytest.mark.parametrize("form", [Format.TEXT, Format.OPENMETRICS])
