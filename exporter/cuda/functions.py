@@ -1,7 +1,7 @@
 """The CUDA functions that are hooked, declared once: how each is hooked, and what it does when it succeeds.
 
-Names, arguments and which variants exist are from cuda.h, cudaTypedefs.h and cuda_runtime_api.h of CUDA 12.9 and 13.5;
-tests/unit/cuda/test_functions.py compares. Programs and effects are those of bpf/cuda/cuda.bpf.c and bpf/cuda/cuda.h.
+Names, arguments and which variants exist are from cuda.h, cudaTypedefs.h and cuda_runtime_api.h of CUDA 12.9 and 13.5
+(tests/program/cuda/test_functions.py). Programs and effects are those of bpf/cuda/cuda.bpf.c and bpf/cuda/cuda.h.
 """
 
 from __future__ import annotations

@@ -30,10 +30,10 @@ from tests.bpf.test_targets import (
     start_job,
     start_targets,
 )
+from tests.program.bpf.test_elf import sparse
 from tests.support import PATIENCE, until
 from tests.unit.bpf import fuse
 from tests.unit.bpf.fuse import hung
-from tests.unit.bpf.test_elf import sparse
 
 __all__ = ["build_library", "counter", "counter_object", "hung", "library", "program", "start_job", "start_targets"]
 

@@ -21,10 +21,10 @@ pytestmark = [
     pytest.mark.evidence(feature="queries of dashboards", on="real software"),
 ]
 
-JOINS = "tests/unit/test_dashboard_joins.py has the series"
-ETHTOOL = "counters that only a NIC's driver has (ethtool -S); tests/unit/infiniband/test_netdev.py has them"
+JOINS = "tests/program/test_dashboard_joins.py has the series"
+ETHTOOL = "counters that only a NIC's driver has (ethtool -S); tests/program/infiniband/test_netdev.py has them"
 SMART = "a drive's SMART log; tests/unit/faults/test_smart.py has one"
-PROCESSES = "tests/unit/faults/test_processes.py has it"
+PROCESSES = "tests/program/faults/test_processes.py has it"
 IN_PODS = f"processes in the cgroup of a kubelet's pod; {JOINS}"
 REAL_RDMA = "queue pairs and memory of a device that the kernel knows: make test-rdma has them"
 WITHOUT: dict[str, dict[str, str]] = {
@@ -57,7 +57,7 @@ WITHOUT: dict[str, dict[str, str]] = {
         "Memory registered": REAL_RDMA,
         "Registrations": REAL_RDMA,
         "Failed completions by process": REAL_RDMA,
-        "Devices": "a counter that the driver refuses; tests/unit/infiniband/test_collector.py has one",
+        "Devices": "a counter that the driver refuses; tests/program/infiniband/test_collector.py has one",
         "Paused (PFC)": ETHTOOL,
         "Pause frames": ETHTOOL,
         "PCIe stalled": ETHTOOL,

@@ -306,8 +306,8 @@ CASES = (
 NOT_INJECTED = {
     "RdmaLinkDown": "takes a gigabyte of traffic within the hour before: promtool tests it",
     "SwitchSuspected": "takes links of several nodes to one switch: promtool tests it",
-    "GpuNvmlRestarting": "takes three crashes of NVML with growing pauses between: tests/unit/nvml/test_supervisor.py",
-    "GpuRepeatedJobFault": "takes three bursts with three minutes between: see tests/unit/faults/xid/test_counts.py",
+    "GpuNvmlRestarting": "takes three crashes of NVML and growing pauses: tests/program/nvml/test_supervisor.py",
+    "GpuRepeatedJobFault": "takes three bursts with three minutes between: see tests/program/faults/xid/test_counts.py",
     "NcclInitHang": "takes a first NCCL call that lasts 20 minutes: promtool tests it",
     "NcclErrors": "NCCL calls that fail are counted in tests/bpf/test_nccl_counts.py",
     "NcclRankBehind": "is known by RAS alone: tests/unit/ras queries a stand-in of it",

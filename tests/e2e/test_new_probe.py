@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[2]
 NEW = Path(__file__).parent / "new_probe"
 LEFT = shutil.ignore_patterns(".git", ".venv", "build", ".pytest_cache", ".hypothesis", "node_modules")
 UNITS = [
-    *(f"tests/unit/test_{name}.py" for name in ("docs", "discover", "evidence", "option_sources", "settings")),
-    *(f"tests/unit/{name}.py" for name in ("bpf/test_stacks", "nvml/test_docs")),
+    *(f"tests/unit/test_{name}.py" for name in ("discover", "evidence", "option_sources", "settings")),
+    *(f"tests/program/{name}.py" for name in ("test_docs", "bpf/test_stacks", "nvml/test_docs")),
 ]
 """What looks at all collectors, by file: to collect every unit test takes longer than to run these."""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests import debian_interpreters, interpreters
-from tests.unit.stacks import test_interpreter as checks
+from tests.program.stacks import test_interpreter as checks
 
 pytestmark = [
     pytest.mark.timeout(600),

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tests.metric_names import used
-from tests.unit.test_alerts import ALERTS, RECORDED, ROOT
+from tests.program.test_alerts import ALERTS, RECORDED, ROOT
 
 pytestmark = pytest.mark.evidence(feature="alert and recording rules", on="real software")
 

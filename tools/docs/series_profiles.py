@@ -22,8 +22,9 @@ How many series a node has is chosen with `--profile`, and for one request with 
 | `fleet` | 1,200 at most | 0.13 MB | a store of many clusters: by job, pod and GPU instead of by process |
 
 The lines are those of a node with 8 GPUs with 18 NVLinks each, 8 NICs and 8 ranks with 256 queue pairs each, made up
-and written by the exporter's own code (`tests/unit/test_profile.py` holds them to it). The size is before compression,
-with pods and container ids. CPU time is the same for all: what a page with fewer series saves, adding up takes.
+and written by the exporter's own code (`tests/program/test_profile.py` holds them to it). The size is before
+compression, with pods and container ids. CPU time is the same for all: what a page with fewer series saves, adding up
+takes.
 
 `--profile` decides what collectors make, what OTLP sends and what the page at `/` shows; a request gets that profile
 or one with fewer series: with `--profile=debug` a Prometheus on the node takes `/metrics` and a central one

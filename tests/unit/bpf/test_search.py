@@ -17,7 +17,7 @@ from exporter.bpf.mappings import Mapping
 from exporter.bpf.search import Search
 from exporter.bpf.users import Users
 from exporter.bpf.watch import Batch, Mapped
-from tests.unit.bpf.test_users import Interest, attached
+from tests.program.bpf.test_users import Interest, attached
 
 PID, PAGE = os.getpid(), 4096
 

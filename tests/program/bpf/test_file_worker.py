@@ -23,9 +23,9 @@ from exporter.bpf.file_worker import ChildError, File, Stuck, TooLong, Worker
 from exporter.bpf.find_places import find_places
 from exporter.bpf.library import Library, search
 from exporter.verbs.code.providers import ProviderFunctions, ProviderNames, find
+from tests.program.bpf.test_elf import sparse
 from tests.unit.bpf import file_worker_calls, fuse
 from tests.unit.bpf.fuse import hung
-from tests.unit.bpf.test_elf import sparse
 
 __all__ = ["hung"]
 

@@ -18,10 +18,10 @@ from exporter.collectors.dcgm import Dcgm, configure
 from exporter.model import Sample, Unavailable
 from exporter.nvml.snapshot import Event, GpuProcess, Snapshot
 from exporter.options import SettingsError
+from tests.program.dcgm.test_endpoint import give, served
+from tests.program.dcgm.test_profiling import BINDINGS, GPUS
 from tests.support import until
 from tests.unit.dcgm.gpus import MadeGpus, gpu
-from tests.unit.dcgm.test_endpoint import give, served
-from tests.unit.dcgm.test_profiling import BINDINGS, GPUS
 
 DEFAULTS = {option.name: option.default for option in dcgm.OPTIONS}
 

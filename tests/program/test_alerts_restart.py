@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.unit.test_alerts import ALERTS, ROOT, run_scenarios
+from tests.program.test_alerts import ALERTS, ROOT, run_scenarios
 
 STEMS = ("faults", "fleet", "gpu", "xid", "rdma")
 MINUTES = 3

@@ -89,7 +89,7 @@ def test_mig() -> None:
 
 
 def see(proc: Path, pid: int, names: Collection[str]) -> None:
-    """Gives a process a /dev as its mounts describe one; tests/unit/resolve/test_devices.py has real ones."""
+    """Gives a process a /dev as its mounts describe one; tests/program/resolve/test_devices.py has real ones."""
     folder = proc / str(pid) / "root/dev"
     folder.mkdir(parents=True)
     descriptor = os.open(folder, os.O_PATH)

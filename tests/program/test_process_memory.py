@@ -23,8 +23,8 @@ from exporter.bpf.mappings import ProcLister
 from exporter.ras.client import RasError, endpoint
 from exporter.resolve import devices
 from exporter.resolve.process import ProcessTable, start_time
+from tests.program.test_process import Now, process
 from tests.support import until
-from tests.unit.test_process import Now, process
 
 LOCKED, OTHER = 7, 8
 TICKS = os.sysconf("SC_CLK_TCK")

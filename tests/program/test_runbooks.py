@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from tests.metric_names import declared
-from tests.unit.test_alerts import ALERTS, ROOT, RUNBOOKS, needs_promtool, promtool
+from tests.program.test_alerts import ALERTS, ROOT, RUNBOOKS, needs_promtool, promtool
 
 pytestmark = pytest.mark.evidence(feature="alert and recording rules", on="real software")
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.unit.test_alerts import ALERTS, RECORDED, ROOT, needs_promtool, promtool
+from tests.program.test_alerts import ALERTS, RECORDED, ROOT, needs_promtool, promtool
 
 THRESHOLDS = yaml.safe_load((ROOT / "deploy/helm/accel-exporter/files/thresholds.yaml").read_text())
 EACH = [(alert, name) for alert, names in THRESHOLDS.items() for name in names]
