@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
+from dashboards.labels import OF_JOB, columns, legend
 from dashboards.parts import (
     DETAIL,
     FULL,
@@ -24,18 +25,10 @@ from dashboards.parts import (
 )
 
 DRIVER = 'api_layer="driver"'
-WHO = ('namespace=~"$namespace"', 'pod=~"$pod"', 'slurm_job_id=~"$slurm_job_id"', 'comm=~"$comm"')
+WHO = (*OF_JOB, 'comm=~"$comm"')
 PROCESS = ("instance", "namespace", "pod", "container", "slurm_job_id", "comm", "pid")
-NAME = "{{namespace}} {{pod}} {{slurm_job_id}} {{comm}} {{pid}} {{instance}}"
-COLUMNS = {
-    "instance": "Instance",
-    "namespace": "Namespace",
-    "pod": "Pod",
-    "container": "Container",
-    "slurm_job_id": "Slurm job",
-    "comm": "Command",
-    "pid": "PID",
-}
+NAME = legend("namespace", "pod", "slurm_job_id", "comm", "pid", "instance")
+COLUMNS = columns("instance", "namespace", "pod", "container", "slurm_job_id", "comm", "pid")
 
 MEMORY = select("gpu_cuda_memory_usage_bytes", *WHO, DRIVER, 'memory!="pinned_host"')
 LAUNCHES = rate("gpu_cuda_kernel_launch_calls_total", *WHO, DRIVER)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from grafana_foundation_sdk.builders import timeseries
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
+from dashboards.labels import legend
 from dashboards.parts import DETAIL, FULL, THIRD, Query, board, lines, number, rate, rows, select, total
 
 ATTACHED = select("accel_exporter_probe_attached")
 OVERHEAD = rate("accel_exporter_overhead_seconds_total")
+
+
+def of_rate(title: str, description: str, unit: str, metric: str, *labels: str) -> timeseries.Panel:
+    """Return a third of a row: the rate of a counter by these labels and exporter."""
+    query = Query(total(rate(metric), "instance", *labels), legend(*labels, "instance"))
+    return lines(title, description, unit, query, width=THIRD)
+
 
 OVERVIEW = [
     number(
@@ -207,12 +216,12 @@ COST = [
         ),
         width=THIRD,
     ),
-    lines(
+    of_rate(
         "Time in the BPF programs",
         "Measured by the kernel, in cores, without the trap; only while BPF statistics are on.",
         "percentunit",
-        Query(total(rate("accel_exporter_probe_run_seconds_total"), "instance", "probe"), "{{probe}} {{instance}}"),
-        width=THIRD,
+        "accel_exporter_probe_run_seconds_total",
+        "probe",
     ),
     lines(
         "CPU of the exporter",
@@ -246,43 +255,40 @@ COST = [
 ]
 
 LOSSES = [
-    lines(
+    of_rate(
         "Events lost",
         "Events a full ring buffer or map had no room for. Counters in maps are not affected by a full ring.",
         "eps",
-        Query(total(rate("accel_exporter_events_lost_total"), "instance", "stream"), "{{stream}} {{instance}}"),
-        width=THIRD,
+        "accel_exporter_events_lost_total",
+        "stream",
     ),
-    lines(
+    of_rate(
         "Spans dropped",
         "Spans that were created and not delivered, by reason.",
         "eps",
-        Query(total(rate("accel_exporter_spans_dropped_total"), "instance", "reason"), "{{reason}} {{instance}}"),
-        width=THIRD,
+        "accel_exporter_spans_dropped_total",
+        "reason",
     ),
-    lines(
+    of_rate(
         "Ended processes folded",
         "Processes that left the page early, as over 1,024 ended; their counts are in series labelled overflow.",
         "cps",
-        Query(
-            total(rate("accel_exporter_ended_processes_folded_total"), "instance", "collector"),
-            "{{collector}} {{instance}}",
-        ),
-        width=THIRD,
+        "accel_exporter_ended_processes_folded_total",
+        "collector",
     ),
-    lines(
+    of_rate(
         "Log lines dropped",
         "Lines beyond the rate limit of one place in the code, or that a stopped reader of the log did not take.",
         "cps",
-        Query(total(rate("accel_exporter_log_lines_dropped_total"), "instance", "reason"), "{{reason}} {{instance}}"),
-        width=THIRD,
+        "accel_exporter_log_lines_dropped_total",
+        "reason",
     ),
-    lines(
+    of_rate(
         "Keys without room in a map",
         "Processes, functions or codes with counts that a full BPF map could not take.",
         "cps",
-        Query(total(rate("accel_exporter_map_full_total"), "instance", "map"), "{{map}} {{instance}}"),
-        width=THIRD,
+        "accel_exporter_map_full_total",
+        "map",
     ),
     lines(
         "OTLP requests",
@@ -295,19 +301,19 @@ LOSSES = [
         ),
         width=THIRD,
     ),
-    lines(
+    of_rate(
         "Samples dropped",
         "Samples that repeat a series or have no valid form: a collector's defect.",
         "cps",
-        Query(total(rate("accel_exporter_samples_dropped_total"), "instance", "reason"), "{{reason}} {{instance}}"),
-        width=THIRD,
+        "accel_exporter_samples_dropped_total",
+        "reason",
     ),
-    lines(
+    of_rate(
         "Series folded",
         "Series over a collector's limit or that of the page, folded into the one labelled overflow.",
         "cps",
-        Query(total(rate("accel_exporter_series_folded_total"), "instance", "collector"), "{{collector}} {{instance}}"),
-        width=THIRD,
+        "accel_exporter_series_folded_total",
+        "collector",
     ),
     lines(
         "Series by collector",
@@ -393,12 +399,12 @@ CUSTOM = [
         ),
         width=THIRD,
     ),
-    lines(
+    of_rate(
         "CPU of custom probes",
         "Compiling and reading, in cores.",
         "percentunit",
-        Query(total(rate("accel_exporter_custom_cpu_seconds_total"), "instance", "probe"), "{{probe}} {{instance}}"),
-        width=THIRD,
+        "accel_exporter_custom_cpu_seconds_total",
+        "probe",
     ),
     lines(
         "Memory of custom probes",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
+from dashboards.labels import columns
 from dashboards.parts import FULL, HALF, THIRD, Query, board, lines, number, rows, select, share, total
 
 HOUR, DAY = 3600, 86400
@@ -30,8 +31,8 @@ BEHIND = select("rank:nccl_rank_calls_behind:standing")
 LAG = select("rank:nccl_rank_arrival_lag_seconds:mean5m")
 SLOWED = select("gpu_reason:gpu_clock_slowed_seconds:rate5m")
 IDLE = select("instance_gpu_job:gpu_process_memory_usage_bytes:idle")
-NODE = {"instance": "Instance"}
-WHO = {"namespace": "Namespace", "pod": "Pod", "slurm_job_id": "Slurm job", "comm": "Command"}
+NODE = columns("instance")
+WHO = columns("namespace", "pod", "slurm_job_id", "comm")
 
 
 def recent(seconds: int, *labels: str) -> str:

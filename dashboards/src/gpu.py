@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
+from dashboards.labels import columns, legend
 from dashboards.parts import (
     DETAIL,
     FULL,
@@ -24,7 +25,7 @@ from dashboards.parts import (
 GPU = ('gpu=~"$gpu"',)
 WHICH = ("instance", "gpu")
 NAME = "GPU {{gpu}} {{instance}}"
-COLUMNS = {"instance": "Instance", "gpu": "GPU"}
+COLUMNS = columns("instance", "gpu")
 PROCESS = ("instance", "gpu", "namespace", "pod", "slurm_job_id", "comm", "pid")
 PROCESS_NAME = "GPU {{gpu}} {{namespace}} {{pod}} {{slurm_job_id}} {{comm}} {{pid}} {{instance}}"
 PROCESS_COLUMNS = {
@@ -54,7 +55,7 @@ def rising(metric: str, *labels: str) -> str:
 BUSY = gauge("hw_gpu_utilization_ratio", 'task="general"')
 OK, NOT_OK = gauge("hw_status", 'state="ok"'), gauge("hw_status", 'state!="ok"')
 GIVEN = select("gpu_allocation_info", 'gpu=~"$gpu|"')
-AMD = "{{pci_bus_id}} {{instance}}"
+AMD = legend("pci_bus_id", "instance")
 XID_AGO = f"time() - max by (instance, gpu, xid, action, category) ({gauge('gpu_xid_last_timestamp_seconds')})"
 
 OVERVIEW = [

@@ -5,9 +5,11 @@ A job is a pod, a Slurm job, or both; where there is neither, the processes of o
 
 from __future__ import annotations
 
+from grafana_foundation_sdk.builders import timeseries
 from grafana_foundation_sdk.builders.dashboard import TextBoxVariable
 from grafana_foundation_sdk.models.dashboard import Dashboard, VariableOption
 
+from dashboards.labels import OF_JOB, columns, legend
 from dashboards.parts import (
     FULL,
     HALF,
@@ -25,16 +27,16 @@ from dashboards.parts import (
     total,
 )
 
-WHO = ('namespace=~"$namespace"', 'pod=~"$pod"', 'slurm_job_id=~"$slurm_job_id"')
+WHO = OF_JOB
 JOB = ("namespace", "pod", "slurm_job_id", "command")
-NAME = "{{namespace}} {{pod}} {{slurm_job_id}} {{command}}"
-COLUMNS = {"namespace": "Namespace", "pod": "Pod", "slurm_job_id": "Slurm job", "command": "Command"}
+NAME = legend("namespace", "pod", "slurm_job_id", "command")
+COLUMNS = columns("namespace", "pod", "slurm_job_id", "command")
 GPU = ("instance", "gpu", "gpu_uuid")
-NAMED = {"workload": "Job", "workload_kind": "Launched by", "queue": "Queue", "account": "Account"}
+NAMED = columns("workload", "workload_kind", "queue", "account")
 OWNER = ("namespace", "pod", "container", "slurm_job_id")
-OWNER_NAME = "{{namespace}} {{pod}} {{container}} {{slurm_job_id}}"
-OWNER_COLUMNS = {"namespace": "Namespace", "pod": "Pod", "container": "Container", "slurm_job_id": "Slurm job"}
-GPU_COLUMNS = {"instance": "Instance", "gpu": "GPU", "gpu_uuid": "UUID"}
+OWNER_NAME = legend("namespace", "pod", "container", "slurm_job_id")
+OWNER_COLUMNS = columns("namespace", "pod", "container", "slurm_job_id")
+GPU_COLUMNS = columns("instance", "gpu", "gpu_uuid")
 SAME_GPU = "on (job, instance, gpu_uuid)"
 
 
@@ -107,6 +109,13 @@ LIMIT = f"max by (job, {', '.join(GPU)}) ({select('hw_gpu_memory_limit_bytes')})
 BUSY = f"max by (job, {', '.join(GPU)}) ({select('hw_gpu_utilization_ratio', GENERAL)})"
 SINCE = f"time() - max by ({', '.join(JOB)}) ({job_of(of_jobs('gpu_cuda_last_launch_timestamp_seconds'))})"
 NAMED_BY = of_jobs("job_process_info", 'workload!=""')
+
+
+def of_job(title: str, description: str, unit: str, expr: str, *labels: str, width: int = THIRD) -> timeseries.Panel:
+    """Return a panel of an expression by job and these labels."""
+    name = " ".join((NAME, legend(*labels))) if labels else NAME
+    return lines(title, description, unit, Query(jobs(expr, *labels), name), width=width)
+
 
 OVERVIEW = [
     number("Jobs", "Jobs that have a process on a GPU now.", "short", Query(f"count({jobs(HELD)})")),
@@ -261,12 +270,11 @@ WAIT_PANELS = [
 ]
 
 NETWORK = [
-    lines(
+    of_job(
         "NCCL bus bytes",
         "Bytes that the links of a job's ranks have to carry, as nccl-tests defines bus bandwidth.",
         "Bps",
-        Query(jobs(BUS), NAME),
-        width=THIRD,
+        BUS,
     ),
     lines(
         "Time in NCCL calls",
@@ -276,29 +284,24 @@ NETWORK = [
         Query(jobs(IN_NCCL), NAME),
         width=THIRD,
     ),
-    lines(
+    of_job(
         "RDMA bytes",
         "Bytes of work requests posted with ibv_post_send. What GPUs or UCX's rc_mlx5 post is not seen.",
         "Bps",
-        Query(jobs(RDMA), NAME),
-        width=THIRD,
+        RDMA,
     ),
 ]
 
 STORAGE = [
-    lines(
-        "GPUDirect bytes",
-        "Bytes that jobs read and wrote with cuFileRead and cuFileWrite.",
-        "Bps",
-        Query(jobs(MOVED, "operation"), f"{NAME} {{{{operation}}}}"),
-        width=THIRD,
+    of_job(
+        "GPUDirect bytes", "Bytes that jobs read and wrote with cuFileRead and cuFileWrite.", "Bps", MOVED, "operation"
     ),
-    lines(
+    of_job(
         "GPUDirect bytes submitted",
         "Bytes requested by asynchronous calls and batches of cuFile; the number of bytes transferred is not known.",
         "Bps",
-        Query(jobs(SUBMITTED, "operation"), f"{NAME} {{{{operation}}}}"),
-        width=THIRD,
+        SUBMITTED,
+        "operation",
     ),
     lines(
         "GPUDirect bytes by file system",
@@ -325,21 +328,24 @@ STORAGE = [
         ),
         width=THIRD,
     ),
-    lines(
+    of_job(
         "GPUDirect errors",
         "cuFile calls that failed, by function and error.",
         "eps",
-        Query(jobs(CUFILE_ERRORS, "api", "error", "code"), f"{NAME} {{{{api}}}} {{{{error}}}} {{{{code}}}}"),
-        width=THIRD,
+        CUFILE_ERRORS,
+        "api",
+        "error",
+        "code",
     ),
 ]
 
 HIP = [
-    lines(
+    of_job(
         "HIP memory",
         "Bytes in use by kind of memory. Of a process of which some calls on memory were not seen they are absent.",
         "bytes",
-        Query(jobs(HIP_USED, "memory"), f"{NAME} {{{{memory}}}}"),
+        HIP_USED,
+        "memory",
         width=HALF,
     ),
     lines(
@@ -350,44 +356,33 @@ HIP = [
         Query(jobs(HIP_GRAPHS), f"{NAME} graphs"),
         width=HALF,
     ),
-    lines(
+    of_job(
         "HIP copies",
         "Bytes of copies that HIP accepted, by direction; unknown is hipMemcpyDefault.",
         "Bps",
-        Query(jobs(HIP_COPIES, "direction"), f"{NAME} {{{{direction}}}}"),
-        width=THIRD,
+        HIP_COPIES,
+        "direction",
     ),
-    lines(
+    of_job(
         "HIP waits",
         "Threads blocked in HIP calls that wait for the GPU, on average. Absent where return probes are not safe.",
         "short",
-        Query(jobs(HIP_WAITED), NAME),
-        width=THIRD,
+        HIP_WAITED,
     ),
-    lines(
+    of_job(
         "HIP errors",
         "HIP calls that returned an error, by function and error; those of launches are not seen.",
         "eps",
-        Query(jobs(HIP_ERRORS, "api", "error", "code"), f"{NAME} {{{{api}}}} {{{{error}}}} {{{{code}}}}"),
-        width=THIRD,
+        HIP_ERRORS,
+        "api",
+        "error",
+        "code",
     ),
 ]
 
 TROUBLE = [
-    lines(
-        "CUDA errors",
-        "Driver calls that returned an error.",
-        "eps",
-        Query(jobs(ERRORS, "error", "code"), f"{NAME} {{{{error}}}} {{{{code}}}}"),
-        width=THIRD,
-    ),
-    lines(
-        "NCCL errors",
-        "NCCL calls that returned an error.",
-        "eps",
-        Query(jobs(NCCL_ERRORS, "error", "code"), f"{NAME} {{{{error}}}} {{{{code}}}}"),
-        width=THIRD,
-    ),
+    of_job("CUDA errors", "Driver calls that returned an error.", "eps", ERRORS, "error", "code"),
+    of_job("NCCL errors", "NCCL calls that returned an error.", "eps", NCCL_ERRORS, "error", "code"),
     lines(
         "Processes ended",
         "GPU processes that ended, by exit status or the signal that killed them; 0 is success.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
+from dashboards.labels import OF_JOB, columns, legend
 from dashboards.parts import (
     DETAIL,
     FULL,
@@ -21,19 +22,11 @@ from dashboards.parts import (
     total,
 )
 
-JOB = ('namespace=~"$namespace"', 'pod=~"$pod"', 'slurm_job_id=~"$slurm_job_id"')
+JOB = OF_JOB
 COMMUNICATOR = ('comm_hash=~"$comm_hash"',)
 PROCESS = ("instance", "namespace", "pod", "slurm_job_id", "comm", "pid", "gpu")
-PROCESS_NAME = "{{namespace}} {{pod}} {{slurm_job_id}} {{comm}} {{pid}} {{gpu}} {{instance}}"
-PROCESS_COLUMNS = {
-    "instance": "Instance",
-    "namespace": "Namespace",
-    "pod": "Pod",
-    "slurm_job_id": "Slurm job",
-    "comm": "Command",
-    "pid": "PID",
-    "gpu": "GPU",
-}
+PROCESS_NAME = legend("namespace", "pod", "slurm_job_id", "comm", "pid", "gpu", "instance")
+PROCESS_COLUMNS = columns("instance", "namespace", "pod", "slurm_job_id", "comm", "pid", "gpu")
 RANK = ("comm_hash", "rank", "instance", "pid")
 RANK_NAME = "{{comm_hash}} rank {{rank}} {{instance}} {{pid}}"
 HOST = ("comm_hash", "rank", "host")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
+from dashboards.labels import legend
 from dashboards.parts import DETAIL, HALF, THIRD, Query, board, lines, number, rate, rows, select, total
 
 GPU = ("instance", "gpu")
 NAME = "GPU {{gpu}} {{instance}}"
 PORT = ("instance", "device", "port")
-PORT_NAME = "{{device}} {{port}} {{instance}}"
+PORT_NAME = legend("device", "port", "instance")
 PCI = ("instance", "pci_bus_id", "kind")
 JOB = ("instance", "namespace", "pod", "container", "slurm_job_id", "comm", "pid")
 FAULT = select("accel_node_fault_last_timestamp_seconds")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
+from dashboards.labels import OF_JOB, columns, legend
 from dashboards.parts import (
     DETAIL,
     FULL,
@@ -23,23 +24,16 @@ from dashboards.parts import (
 )
 
 DEVICE = ('device=~"$device"',)
-WHO = (*DEVICE, 'namespace=~"$namespace"', 'pod=~"$pod"', 'slurm_job_id=~"$slurm_job_id"')
+WHO = (*DEVICE, *OF_JOB)
 PROCESS = ("instance", "namespace", "pod", "slurm_job_id", "comm", "pid")
-NAME = "{{namespace}} {{pod}} {{slurm_job_id}} {{comm}} {{pid}} {{instance}}"
-PROCESS_COLUMNS = {
-    "instance": "Instance",
-    "namespace": "Namespace",
-    "pod": "Pod",
-    "slurm_job_id": "Slurm job",
-    "comm": "Command",
-    "pid": "PID",
-}
+NAME = legend("namespace", "pod", "slurm_job_id", "comm", "pid", "instance")
+PROCESS_COLUMNS = columns("instance", "namespace", "pod", "slurm_job_id", "comm", "pid")
 PORT = ("instance", "device", "port")
 PORT_NAME = "{{instance}} {{device}}/{{port}}"
-PORT_COLUMNS = {"instance": "Instance", "device": "Device", "port": "Port"}
+PORT_COLUMNS = columns("instance", "device", "port")
 PEER = ("instance", "device", "peer_gid", "peer_lid")
 PEER_NAME = "{{instance}} {{device}} → {{peer_gid}} {{peer_lid}}"
-PEER_COLUMNS = {"instance": "Instance", "device": "Device", "peer_gid": "Peer GID", "peer_lid": "Peer LID"}
+PEER_COLUMNS = columns("instance", "device", "peer_gid", "peer_lid")
 USER = ("job", "instance", "pid", "device")
 
 

@@ -7,19 +7,20 @@ from collections.abc import Sequence
 from grafana_foundation_sdk.builders.dashboard import CustomVariable
 from grafana_foundation_sdk.models.dashboard import Dashboard, VariableOption
 
+from dashboards.labels import legend
 from dashboards.parts import FULL, THIRD, Query, board, choice, heat, lines, number, rate, rows, select, share, total
 
 SERVED = ('namespace=~"$namespace"', 'pod=~"$pod"')
 MODEL = (*SERVED, 'model=~"$model"')
 WHO = ("instance", "namespace", "pod", "model")
-NAME = "{{namespace}} {{pod}} {{model}} {{instance}}"
+NAME = legend("namespace", "pod", "model", "instance")
 COLUMNS = {"instance": "Instance", "namespace": "Namespace", "pod": "Pod", "model": "Model", "engine": "Engine"}
 FIRST, EACH, WHOLE = (
     f"gen_ai_server_{name}_seconds" for name in ("time_to_first_token", "time_per_output_token", "request_duration")
 )
 REQUESTS, ABORTED = "gen_ai_server_requests_total", "gen_ai_server_requests_aborted_total"
 TOKENS, OUTPUT = "gen_ai_server_tokens_total", 'type="output"'
-PODS = "{{namespace}} {{pod}} {{instance}}"
+PODS = legend("namespace", "pod", "instance")
 OWN = 'reason=~"server_gone|unterminated"'
 
 
