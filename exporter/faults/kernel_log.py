@@ -12,8 +12,8 @@ from exporter.kmsg.records import Record
 _LONGEST = 1024
 _WORDS = (
     "mlx5_core", "NETDEV WATCHDOG", "nvme nvme", "medium error", "I/O error", "emounting filesystem", "Hardware Error",
-    "lockup", "LOCKUP", "blocked for more than", "above threshold", "emperature reached", "EDAC MC", "Memory failure",
-    "ut of memory", "segfault at", "not responding", "PCIe Bus Error", "DPC: ", "pciehp",
+    "lockup", "LOCKUP", "blocked for more than", "blocked in I/O wait", "above threshold", "emperature reached",
+    "EDAC MC", "Memory failure", "ut of memory", "segfault at", "not responding", "PCIe Bus Error", "DPC: ", "pciehp",
 )  # fmt: skip
 WORDS = re.compile(b"|".join(re.escape(word.encode()) for word in _WORDS))
 """A prefilter: every line that matches a signal's pattern contains one of these words, and most other lines none."""

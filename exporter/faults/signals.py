@@ -63,7 +63,8 @@ KERNEL_LOG = (
     _logged(
         "nic_transmit_timeout",
         rows.NIC,
-        r"NETDEV WATCHDOG: (?:CPU: \d+: )?(?P<component>[\w.@-]{1,15}) \([^)]{0,32}\): transmit queue \d+ timed out",
+        r"(?:[\w.-]{1,32} \S{1,64} |NETDEV WATCHDOG: (?:CPU: \d+: )?)(?P<component>[\w.@-]{1,15})"
+        r"(?: \([^)]{0,32}\)|: NETDEV WATCHDOG: CPU: \d+): transmit queue \d+ timed out",
         "a network interface sent nothing for seconds though it had to",
         "see the driver's lines beside it; firmware and cable",
     ),
@@ -158,7 +159,7 @@ KERNEL_LOG = (
     _logged(
         "hung_task",
         rows.DEPENDENCY,
-        r"INFO: task (?P<component>(?s:.{1,15}?)):\d+ blocked for more than \d+ seconds",
+        r"INFO: task (?P<component>(?s:.{1,15}?)):\d+ blocked (?:in I/O wait )?for more than \d+ seconds",
         "a process waited in the kernel for minutes: mostly for storage or a GPU's driver",
         "see the stack in the log for what it waits for",
     ),

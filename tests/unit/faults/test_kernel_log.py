@@ -38,6 +38,16 @@ LINES = [
         "eth0",
     ),
     (
+        "mlx5_core 0000:5e:00.0 ens1f0np0: NETDEV WATCHDOG: CPU: 38: transmit queue 14 timed out 5112 ms",
+        "nic_transmit_timeout",
+        "ens1f0np0",
+    ),
+    (
+        "virtio_net virtio0 eth0: NETDEV WATCHDOG: CPU: 1: transmit queue 0 timed out 5500 ms",
+        "nic_transmit_timeout",
+        "eth0",
+    ),
+    (
         "mlx5_core 0000:5e:00.0: mlx5_pcie_event:299:(pid 9): Detected insufficient power on the PCIe slot (27W).",
         "nic_power",
         "0000:5e:00.0",
@@ -76,6 +86,7 @@ LINES = [
     ("Kernel panic - not syncing: Watchdog detected hard LOCKUP on cpu 0", "hard_lockup", "0"),
     ("INFO: task kworker/u256:1:77 blocked for more than 120 seconds.", "hung_task", "kworker/u256:1"),
     ("INFO: task python3:4711 blocked for more than 120 seconds.", "hung_task", "python3"),
+    ("INFO: task python3:1473 blocked in I/O wait for more than 122 seconds.", "hung_task", "python3"),
     ("CPU7: Core temperature above threshold, cpu clock throttled (total events = 12)", "cpu_throttled", "7"),
     (
         "mce: CPU11: Package temperature is above threshold, cpu clock is throttled (total events = 1)",
@@ -172,6 +183,7 @@ NAMES_OF_USERS = (
     "cgroup: fork rejected by pids controller in /kubepods/{file}",
     "Memory cgroup out of memory: Killed process 26 ({comm}) total-vm:1kB",
     "INFO: task {comm}:26 blocked for more than 120 seconds.",
+    "INFO: task {comm}:26 blocked in I/O wait for more than 120 seconds.",
     "watchdog: BUG: soft lockup - CPU#3 stuck for 26s! [{comm}:26]",
     "Memory failure: 0x1: Killing {comm}:26 due to hardware memory corruption",
     "EXT4-fs error (device sda1): ext4_lookup:1855: inode #2: comm {comm}: iget: bogus i_mode (0)",
