@@ -24,7 +24,11 @@ INTERVAL = 60.0
 MOST_PROCESSES, MOST_THREADS = 256, 1024
 _USER = 1000
 """First uid of people: a process of theirs is no service, whatever its name."""
+_CAP_SYS_ADMIN = 1 << 21
 _STATE = re.compile(rb"\) ([A-Za-z]) ")
+_ENDED = re.compile(rb"^State:\t[ZX]", re.MULTILINE)
+_PIDS = re.compile(rb"^NSpid:((?:\t[0-9]+)+)$", re.MULTILINE)
+_CAPABILITIES = re.compile(rb"^CapEff:\t([0-9a-f]{1,16})$", re.MULTILINE)
 _SWITCHES = re.compile(rb"^(?:non)?voluntary_ctxt_switches:\t([0-9]{1,20})$", re.MULTILINE)
 
 
@@ -110,9 +114,20 @@ def _service(path: Path) -> str:
         return ""
     try:
         name = SERVICES.get((path / "comm").read_text(errors="replace").rstrip("\n"), "")
-        return name if name and path.stat().st_uid < _USER else ""
+        return name if name and path.stat().st_uid < _USER and _may_serve((path / "status").read_bytes()) else ""
     except OSError:
         return ""
+
+
+def _may_serve(status: bytes) -> bool:
+    """Return whether a process of a system user can be a service of the driver, by its /proc/PID/status.
+
+    One in a container (a PID namespace of its own) can if it has CAP_SYS_ADMIN: root of any other container is as free
+    to choose its name as any user. One that has ended, and that nobody has waited for, is none.
+    """
+    pids, capabilities = _PIDS.search(status), _CAPABILITIES.search(status)
+    privileged = capabilities is not None and int(capabilities[1], 16) & _CAP_SYS_ADMIN
+    return not _ENDED.search(status) and bool(privileged or pids is None or len(pids[1].split()) == 1)
 
 
 def uninterruptible(thread: Path) -> tuple[bytes, ...] | None:

@@ -6,7 +6,8 @@ import ctypes
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from exporter.model import Metric, Sample
 from exporter.options import SettingsError
 from tests.unit.infiniband.trees import write
 
+STATUS = "Name:\tnv-fabricmanage\nState:\t{}\nNSpid:\t{}\nCapEff:\t{:016x}\n"
 RAN = "voluntary_ctxt_switches:\t{}\nnonvoluntary_ctxt_switches:\t2\n"
 
 
@@ -55,6 +57,7 @@ def test_services(node: Machine) -> None:
     """A service runs while there is a process of its name and of a system user."""
     assert os.getuid() < 1000, "the test writes as a system user"
     write(node.proc / "40/comm", "nv-fabricmanage")
+    write(node.proc / "40/status", STATUS.format("S (sleeping)", "40", 0))
     write(node.proc / "self/comm", "nvidia-imex")
     expected = {"fabricmanager": 1, "imex": 0, "persistenced": 0}
     assert expected == values(node.processes.samples(), metrics.SERVICE)
@@ -62,6 +65,45 @@ def test_services(node: Machine) -> None:
     assert expected == values(node.processes.samples(), metrics.SERVICE), "looked at once a minute"
     node.now += 60
     assert {"fabricmanager": 0, "imex": 0, "persistenced": 0} == values(node.processes.samples(), metrics.SERVICE)
+
+
+@pytest.mark.parametrize(
+    ("state", "pids", "capabilities", "runs"),
+    [
+        ("S (sleeping)", "40", 0, True),
+        ("S (sleeping)", "40\t1", 0xA80425FB, False),
+        ("S (sleeping)", "40\t1", 0x1FFFFFFFFFF, True),
+        ("Z (zombie)", "40", 0x1FFFFFFFFFF, False),
+    ],
+    ids=["a user of the system", "root of a container", "a container with the driver", "not waited for"],
+)
+def test_what_can_be_a_service(node: Machine, state: str, pids: str, capabilities: int, runs: bool) -> None:
+    """A process of a container has to have what the driver asks for, and one that has ended is none."""
+    write(node.proc / "40/comm", "nv-fabricmanage")
+    write(node.proc / "40/status", STATUS.format(state, pids, capabilities))
+    assert int(runs) == values(node.processes.samples(), metrics.SERVICE)["fabricmanager"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes a PID namespace")
+def test_a_real_container(node: Machine) -> None:
+    """Root of a PID namespace that has a container's capabilities is not taken for a service, that of the host is."""
+    rename = "import sys; open('/proc/self/comm', 'w').write('nv-fabricmanage'); print(flush=True); sys.stdin.read()"
+    program = [sys.executable, "-c", rename]
+    confined = ["unshare", "--fork", "--pid", "setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin", *program]
+    for command, runs in ((program, 1), (confined, 0)):
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdout
+            process.stdout.readline()
+            pid = next(reversed([process.pid, *_descendants(process.pid)]))
+            (node.proc / str(pid)).symlink_to(f"/proc/{pid}")
+            assert runs == values(node.processes.samples(), metrics.SERVICE)["fabricmanager"]
+            node.now += 60
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    for child in map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()):
+        yield child
+        yield from _descendants(child)
 
 
 def test_a_thread_that_does_not_run(node: Machine) -> None:
