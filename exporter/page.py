@@ -33,7 +33,9 @@ SECONDS = Metric(
     "s",
 )
 MOST_SELECTIONS = 8
-"""Selections of collectors and profiles that are remembered; of more the least recently requested is forgotten."""
+"""Selections of some collectors, each with a profile, that are remembered; of more the least recently requested is
+forgotten. Those of all collectors always are: nobody who requests others makes the counters of a server's page fall.
+"""
 
 Selection = frozenset[str] | None
 Gather = Callable[[], Sequence[Sample]]
@@ -97,8 +99,9 @@ class Pages:
                 self._known[names, profile] = limit, MovesReader()
             limit, reader = self._known[names, profile]
             self._known.move_to_end((names, profile))
-            if len(self._known) > MOST_SELECTIONS:
-                self._known.popitem(last=False)
+            of_some = [selection for selection in self._known if selection[0] is not None]
+            for selection in of_some[:-MOST_SELECTIONS]:
+                del self._known[selection]
             samples = gather()
             limit.move(reader.read(samples))
             return limit.apply(samples)

@@ -14,7 +14,7 @@ from exporter import ledger, series
 from exporter.ledger import Ledger, Process
 from exporter.model import Distribution, Kind, Labels, Metric, Sample, Value
 from exporter.options import SettingsError
-from exporter.page import Pages
+from exporter.page import MOST_SELECTIONS, Pages
 from exporter.profile import Profile
 from exporter.series import SeriesLimit
 from exporter.server import WebSettings
@@ -200,6 +200,18 @@ def test_every_page_has_what_was_counted(
             reading = scrapers if lasts > ledger.RETENTION else node.random.sample(scrapers, node.random.randrange(3))
             for scraper in reading:
                 scraper.read(node.now - began < ledger.RETENTION)
+
+
+def test_requests_for_other_collectors() -> None:
+    """A counter of all collectors does not fall because others request ever new selections of them."""
+    pages = Pages(0, Profile.DEBUG)
+    both = [CALLS.sample(23, {"pid": pid, "api": "launch"}) for pid in ("1", "2")]
+    for pids in (2, 1):
+        page = pages.within(lambda pids=pids: both[:pids], None, Profile.FLEET)  # type: ignore[misc]
+        assert [46] == [it.value for it in page if it.metric is CALLS]
+        for number in range(20):
+            pages.within(lambda: both, frozenset({str(number)}), Profile.FLEET)
+    assert len(pages._known) == 1 + MOST_SELECTIONS
 
 
 def test_the_smallest_limit() -> None:
