@@ -11,7 +11,8 @@ from exporter.faults import metrics
 from exporter.model import Sample
 from exporter.small_files import content
 
-MOST_DEVICES = 1024
+MOST_FUNCTIONS, MOST_DEVICES = 16_384, 1024
+"""Functions of the bus that are looked at, and GPUs, NICs and drives among them; virtual functions come last."""
 TYPES = ("correctable", "nonfatal", "fatal")
 _BUS_ID = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 _TOTAL = re.compile(r"^TOTAL_ERR_\w+ ([0-9]{1,20})$", re.MULTILINE | re.ASCII)
@@ -23,12 +24,16 @@ _SPEED = re.compile(r"([0-9]+(?:\.[0-9]+)?) GT/s", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class PciDevice:
-    """A PCIe function; `kind` is gpu, nic, nvme or port, `root_port` the bus id of the root port above the function."""
+    """A PCIe function; `kind` is gpu, nic, nvme or port, `root_port` the bus id of the root port above the function.
+
+    A `virtual` function (SR-IOV) shares the link of its physical one, and has nothing in its own link's registers.
+    """
 
     path: Path
     bus_id: str
     kind: str
     root_port: str
+    virtual: bool = False
 
     @property
     def labels(self) -> dict[str, str]:
@@ -41,17 +46,22 @@ def devices(sys: Path) -> list[PciDevice]:
     Display controllers count as GPUs only when they are NVIDIA's: a server's console chip is none.
     """
     found: dict[str, PciDevice] = {}
-    for entry in sorted((sys / "bus/pci/devices").iterdir())[:MOST_DEVICES]:
-        kind = _kind(entry) if _BUS_ID.fullmatch(entry.name) else ""
-        if kind:
-            real = entry.resolve()
-            chain = [part for part in real.parts if _BUS_ID.fullmatch(part)]
-            root = chain[0] if len(chain) > 1 else ""
-            for depth, bus_id in enumerate(chain[:-1]):
-                above = real.parents[len(chain) - 2 - depth]
-                found.setdefault(bus_id, PciDevice(above, bus_id, "port", root))
-            found[entry.name] = PciDevice(real, entry.name, kind, root)
+    for virtual, entry, kind in _functions(sys)[:MOST_DEVICES]:
+        real = entry.resolve()
+        chain = [part for part in real.parts if _BUS_ID.fullmatch(part)]
+        root = chain[0] if len(chain) > 1 else ""
+        for depth, bus_id in enumerate(chain[:-1]):
+            above = real.parents[len(chain) - 2 - depth]
+            found.setdefault(bus_id, PciDevice(above, bus_id, "port", root))
+        found[entry.name] = PciDevice(real, entry.name, kind, root, virtual)
     return list(found.values())
+
+
+def _functions(sys: Path) -> list[tuple[bool, Path, str]]:
+    """Return whether each is virtual, with its folder and its kind, the others before virtual ones."""
+    entries = sorted((sys / "bus/pci/devices").iterdir())[:MOST_FUNCTIONS]
+    kinds = [(entry, _kind(entry)) for entry in entries if _BUS_ID.fullmatch(entry.name)]
+    return sorted(((entry / "physfn").is_symlink(), entry, kind) for entry, kind in kinds if kind)
 
 
 def _kind(path: Path) -> str:
@@ -66,7 +76,9 @@ def errors(device: PciDevice) -> dict[str, int]:
 
 
 def link(device: PciDevice) -> Iterator[Sample]:
-    """Yield the readable properties of the device's link. A removed device reports 0 lanes, or 63."""
+    """Yield the readable properties of the device's link, if it has one. A removed device reports 0 lanes, or 63."""
+    if device.virtual:
+        return
     width, most = _lanes(device, "current_link_width"), _lanes(device, "max_link_width")
     if width is not None and most is not None:
         yield metrics.LINK_WIDTH.sample(width, device.labels)

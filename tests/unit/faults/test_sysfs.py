@@ -63,6 +63,27 @@ def test_devices(sys: Path) -> None:
     assert expected | {"0000:00:03.0": ("nvme", "")} == found
 
 
+def test_virtual_functions(sys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A virtual function has errors of its own and no link, and takes no device's place, however many there are."""
+    monkeypatch.setattr(pci, "MOST_DEVICES", 8)
+    nic = (sys / "bus/pci/devices" / NIC).resolve()
+    for number in range(1, 20):
+        path = nic.parent / f"0000:01:{number // 8:02x}.{number % 8}"
+        for name, text in (("class", "0x020700"), ("vendor", "0x15b3"), ("current_link_width", "0")):
+            write(path / name, text)
+        write(path / "max_link_width", "16")
+        aer(path, 1, 0, 0)
+        (path / "physfn").symlink_to(nic)
+        (sys / "bus/pci/devices" / path.name).symlink_to(path)
+    found = {it.bus_id: it for it in pci.devices(sys)}
+
+    assert {"gpu", "nic"} == {found[it].kind for it in (GPU, NIC)}
+    assert [True] * 5 == [it.virtual for it in found.values() if it.bus_id.startswith("0000:01:")]
+    assert [] == list(pci.link(found["0000:01:00.1"]))
+    assert 1 == pci.errors(found["0000:01:00.1"])["correctable"]
+    assert [16, 16, 32.0] == [it.value for it in pci.link(found[NIC])]
+
+
 def test_errors_and_links(sys: Path) -> None:
     """Counts by severity, and lanes; values that a device does not report are left out."""
     by_id = {it.bus_id: it for it in pci.devices(sys)}
