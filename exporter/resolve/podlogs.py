@@ -10,11 +10,14 @@ import itertools
 import os
 import re
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 _LIMIT = 16_384
 """Entries of a folder that are read: far more than a node can hold, a bound for folders of another kind."""
+_SETTLED_NS = 1_000_000_000
+"""Age of the last change of a folder from which on a further one has another time: times are those of a tick."""
 _NAME = r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?"
 _POD = re.compile(rf"(?P<namespace>{_NAME})_(?P<pod>{_NAME})_(?P<uid>[0-9a-f-]{{32,36}})")
 _CONTAINER = re.compile(rf"(?P<pod>{_NAME})_(?P<namespace>{_NAME})_(?P<container>{_NAME})-(?P<id>[0-9a-f]{{64}})\.log")
@@ -72,4 +75,5 @@ class _Listing:
             if match := self._pattern.fullmatch(name):
                 parts = match.groupdict()
                 found[parts[self._key]] = Names(parts["pod"], parts["namespace"], parts.get("container", ""))
-        self._changed, self._names = changed, found
+        settled = time.time_ns() - changed > _SETTLED_NS
+        self._changed, self._names = changed if settled else -1, found
