@@ -78,7 +78,7 @@ def test_services(node: Machine) -> None:
     ids=["a user of the system", "root of a container", "a container with the driver", "not waited for"],
 )
 def test_what_can_be_a_service(node: Machine, state: str, pids: str, capabilities: int, runs: bool) -> None:
-    """A process of a container has to have what the driver asks for, and one that has ended is none."""
+    """A process of a container has to have what the driver needs, and one that has ended is none."""
     write(node.proc / "40/comm", "nv-fabricmanage")
     write(node.proc / "40/status", STATUS.format(state, pids, capabilities))
     assert int(runs) == values(node.processes.samples(), metrics.SERVICE)["fabricmanager"]
