@@ -20,7 +20,8 @@ from tests.packages import NotAvailable
 FOLDER = Path(__file__).parents[2] / "build" / "backends"
 SUITE = "sid"
 """Of Debian: the one that has Prometheus 3."""
-DEBIAN = ("prometheus", "promtool", "victoria-metrics")
+DEBIAN = ("prometheus", "promtool", "victoria-metrics", "golang-opentelemetry-collector-dev")
+"""The last one is the source of the collector's own components: Debian has no collector."""
 PYTHON = {"phoenix": "arize-phoenix==20.26.1", "mlflow": "mlflow==3.17.2"}
 """By the name of the environment what pip installs there."""
 CRIU_SUITE = "trixie"
@@ -38,6 +39,11 @@ def programs() -> Path:
     """The folder of Debian's programs. Skips the test, or fails it with REQUIRE_BACKENDS=1, where there are none."""
     architecture = _ARCHITECTURES.get(platform.machine(), platform.machine())
     return _fetched(f"{SUITE}-{architecture}", " ".join(DEBIAN), _unpack) / "root" / "usr" / "bin"
+
+
+def collector() -> Path:
+    """The folder of the OpenTelemetry collector's source; or as `programs`."""
+    return programs().parent / "share" / "gocode" / "src" / "go.opentelemetry.io" / "collector"
 
 
 def criu() -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import threading
 import urllib.parse
@@ -26,7 +27,8 @@ from tests.support import free_port, until
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.evidence(feature="Prometheus pages", on="real software")]
 ROOT = Path(__file__).parents[2]
-SHIPPED = ROOT / "deploy" / "fleet" / "prometheus-agent.yml"
+FOLDER = ROOT / "deploy" / "fleet"
+SHIPPED = FOLDER / "prometheus-agent.yml"
 NODES, PARTS = 6, 2
 SECONDS = 180.0
 
@@ -130,3 +132,42 @@ def test_each_node_is_scraped_once(tmp_path: Path) -> None:
             "GPUs by leaf, which all request a recovery",
             SECONDS,
         )
+
+
+def test_flags_of_the_stores_chart() -> None:
+    """VictoriaMetrics' single node has the flags that the values of its cluster set, but for the number of copies."""
+    values = yaml.safe_load((FOLDER / "victoria-metrics-cluster.yaml").read_text())
+    command = [fetch.programs() / "victoria-metrics", "-help"]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    known = set(re.findall(r"^  -(\S+)", answer.stdout + answer.stderr, re.MULTILINE))
+    assert {"replicationFactor"} == {flag for part in values.values() for flag in part.get("extraArgs", {})} - known
+
+
+CORE = {
+    "receivers": {"otlp": "receiver/otlpreceiver"},
+    "processors": {"memory_limiter": "internal/memorylimiter", "batch": "processor/batchprocessor"},
+    "exporters": {"otlp_grpc": "exporter/otlpexporter"},
+}
+"""The collector's own components, by section and type, with the folder of their configuration in its source."""
+
+
+def test_components_of_the_collector() -> None:
+    """The types and names of the collector's own components in our file are those of its source."""
+    source = fetch.collector()
+    shared = [source / "config" / name for name in ("configgrpc", "confighttp", "confignet", "configtls")]
+    config = yaml.safe_load((FOLDER / "otel-collector.yaml").read_text())
+
+    def names(value: object) -> set[str]:
+        return {*value}.union(*(names(it) for it in value.values())) if isinstance(value, dict) else set()
+
+    for section, components in CORE.items():
+        for name, folder in components.items():
+            known = set[str]()
+            for path in (path for at in (source / folder, *shared) for path in at.glob("*.go")):
+                known |= set(re.findall(r'mapstructure:"([a-z0-9_]+)', path.read_text()))
+            assert set() == names(config[section][name]) - known, name
+            stem = "processor/memorylimiterprocessor" if name == "memory_limiter" else folder
+            [status] = (source / stem).glob("internal/metadata/generated_status.go")
+            assert f'component.MustNewType("{name}")' in status.read_text()
+    contrib = {"receivers": {"prometheus"}, "processors": set(), "exporters": {"prometheusremotewrite"}}
+    assert contrib == {section: {*config[section]} - {*CORE[section]} for section in CORE}

@@ -1,11 +1,16 @@
-"""The files of deploy/fleet agree with each other, and have room for what a node has."""
+"""The files of deploy/fleet are valid, agree with each other, and have room for what a node has."""
 
 from __future__ import annotations
 
+import copy
+import shutil
+import subprocess
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import yaml
 
@@ -30,6 +35,64 @@ def series(tmp_path_factory: pytest.TempPathFactory) -> int:
     node = typical_node.node(tmp_path_factory.mktemp("sys"), 1)
     page = prometheus.render(Pages(100_000, Profile.DEBUG).within(lambda: node, None, Profile.NODE)).text
     return sum(not line.startswith(b"#") for line in page.splitlines())
+
+
+SCHEMAS: dict[str, Any] = yaml.safe_load((ROOT / "tests" / "fleet_schemas.yaml").read_text())
+FREE = ("external_labels", "extraArgs", "scrape_configs")
+"""What has names of the user, or that the program itself checks."""
+
+
+def mappings(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield each mapping of which a schema has the names."""
+    if isinstance(value, dict):
+        yield value
+        for name, below in value.items():
+            yield from mappings(below) if name not in FREE else ()
+    elif isinstance(value, list):
+        for below in value:
+            yield from mappings(below)
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_files_have_the_names_that_programs_know(name: str) -> None:
+    """Files of programs that Debian does not have follow their schema, in which no name can be misspelled unnoticed."""
+    file = load(f"{name}.yaml")
+    validator = jsonschema.Draft202012Validator(SCHEMAS[name])
+    validator.check_schema(SCHEMAS[name])
+    assert [] == [error.message for error in validator.iter_errors(file)]
+    count = len(list(mappings(file)))
+    assert count > 3
+    for at in range(count):
+        for key in list(mappings(file))[at]:
+            wrong = copy.deepcopy(file)
+            each = list(mappings(wrong))[at]
+            each[f"{key}s"] = each.pop(key)
+            assert not validator.is_valid(wrong), key
+
+
+def test_schemas_are_of_all_files() -> None:
+    """Every file is read by Prometheus here, or has a schema."""
+    assert {"prometheus-agent", *SCHEMAS} == {path.stem for path in FOLDER.iterdir()}
+
+
+@pytest.mark.skipif(not shutil.which("promtool"), reason="promtool (Debian: prometheus) is not installed")
+def test_prometheus_reads_what_is_scraped(tmp_path: Path) -> None:
+    """promtool takes the agent's file, and the collector's scrapes as a file of Prometheus; not with another name."""
+    scrapes = load("otel-collector.yaml")["receivers"]["prometheus"]["config"]
+    misspelled = copy.deepcopy(scrapes)
+    misspelled["scrape_configs"][0]["sample_limits"] = 5000
+    taken = []
+    for number, config in enumerate((load("prometheus-agent.yml"), scrapes, misspelled)):
+        (file := tmp_path / f"{number}.yml").write_text(yaml.safe_dump(config))
+        checked = subprocess.run(
+            ["promtool", "check", "config", *(["--agent"] if "remote_write" in config else []), file],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        taken.append(checked.returncode == 0)
+    assert [True, True, False] == taken
 
 
 def test_collector_and_agent_scrape_alike() -> None:
