@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -24,6 +24,11 @@ TURNS = 8
 KINDS = ("training",) * 8 + ("inference", "idle")
 """Of ten nodes one after the other."""
 _PROCESS = b'pid="1000'
+_NAMES = re.compile(
+    rb'(pid="1000|pod="train-0-worker-0"|container_id="0{63}1"|GPU-5e0a1c2b-0000-|comm_hash="0{12}abc[0-3]"'
+    rb'|rank="(?:2[4-9]|3[01])"|(?:nranks|world_size)="64")'
+)
+"""What is of one node, of its place in the job, or of one run of the job."""
 
 
 @dataclass
@@ -37,7 +42,10 @@ class _Node:
 
 @dataclass
 class Fleet:
-    """Serves /N for node N: a page by the time, its job and its place. Counters grow from one interval to the next."""
+    """Serves /N for node N: a page by the time, its job and its place. Counters grow from one interval to the next.
+
+    All nodes that train have the ranks of one job, each its own pods, containers and GPUs.
+    """
 
     folder: Path
     nodes: int
@@ -51,7 +59,10 @@ class Fleet:
     def __post_init__(self) -> None:
         self._nodes = [_Node() for _ in range(self.nodes)]
         self._pages = {kind: self._turns(kind) for kind in sorted(set(KINDS))}
-        self._job = lru_cache(1024)(self._job_of)
+        self._parts = {kind: [_NAMES.split(page) for page in pages] for kind, pages in self._pages.items()}
+        self._ended = {kind: _NAMES.split(_of_processes(pages[-1])) for kind, pages in self._pages.items()}
+        training = [node for node in range(self.nodes) if self.kind(node) == KINDS[0]]
+        self._first = {node: typical_node.RANKS * at for at, node in enumerate(training)}
         self.server = _Server(self)
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
@@ -89,10 +100,10 @@ class Fleet:
             return None
         turn = int(time.time() / self.interval) % TURNS
         place = {"leaf": f"leaf{node // PER_LEAF}", "rack": f"r{node // PER_RACK}", "zone": "z1"}
-        parts = [self._job(kind, turn, state.run, False), prometheus.render([topology.INFO.sample(1, place)]).text]
+        parts = [self._named(node, self._parts[kind][turn], state.run)]
         if time.monotonic() - state.restarted < RETENTION:
-            parts.append(self._job(kind, TURNS - 1, state.run - 1, True))
-        return b"".join(parts)
+            parts.append(self._named(node, self._ended[kind], state.run - 1))
+        return b"".join((*parts, prometheus.render([topology.INFO.sample(1, place)]).text))
 
     def _turns(self, kind: str) -> list[bytes]:
         reduced = Pages(100_000, Profile.DEBUG)
@@ -102,14 +113,29 @@ class Fleet:
             pages.append(prometheus.render(reduced.within(lambda made=samples: made, None, self.profile)).text)
         return pages
 
-    def _job_of(self, kind: str, turn: int, run: int, ended: bool) -> bytes:
-        """Return a page with the names of a run of the job; of one that has ended, what the exporter keeps of it."""
-        page = self._pages[kind][turn]
-        if ended:
-            page = b"".join(line for line in page.splitlines(True) if _PROCESS in line)
-        for before, after in _renamed(run).items():
-            page = page.replace(before, after)
-        return page
+    def _named(self, node: int, parts: Sequence[bytes], run: int) -> bytes:
+        """Return a page with the names of a node and of a run of the job."""
+        world = len(self._first) * typical_node.RANKS if node in self._first else typical_node.RANKS
+        names = {
+            _PROCESS: f'pid="{1000 + run}'.encode(),
+            b'pod="train-0-worker-0"': f'pod="train-{run}-worker-{node}"'.encode(),
+            f'container_id="{1:064x}"'.encode(): f'container_id="{node:08x}{run + 1:056x}"'.encode(),
+            b"GPU-5e0a1c2b-0000-": f"GPU-5e0a1c2b-{node:04x}-".encode(),
+            f'comm_hash="{0xABC0:016x}"'.encode(): f'comm_hash="{run:08x}0000abc0"'.encode(),
+            b'nranks="64"': f'nranks="{world}"'.encode(),
+            b'world_size="64"': f'world_size="{world}"'.encode(),
+        }
+        for local in range(typical_node.RANKS):
+            of_all = self._first.get(node, 0) + local
+            names[f'rank="{typical_node.FIRST + local}"'.encode()] = f'rank="{of_all}"'.encode()
+        for number in range(0xABC1, 0xABC4):
+            names[f'comm_hash="{number:016x}"'.encode()] = f'comm_hash="{run:08x}{node:04x}{number:x}"'.encode()
+        return b"".join([names.get(part, part) for part in parts])
+
+
+def _of_processes(page: bytes) -> bytes:
+    """Return what the exporter keeps of the page when the job has ended."""
+    return b"".join(line for line in page.splitlines(True) if _PROCESS in line)
 
 
 def _samples(kind: str, folder: Path, turn: int) -> list[Sample]:
@@ -118,18 +144,6 @@ def _samples(kind: str, folder: Path, turn: int) -> list[Sample]:
     job = (*typical_node.cuda_job(turn), *typical_node.jobs()) if kind == "inference" else ()
     idle = (*typical_node.gpus(turn), *typical_node.pci(turn), *typical_node.ports(folder), *typical_node.own())
     return [*job, *(it for it in idle if job or not it.labels.get("pid"))]
-
-
-def _renamed(run: int) -> Mapping[bytes, bytes]:
-    """Return what names the first run of the job, and what names this one in its place."""
-    if not run:
-        return {}
-    return {
-        _PROCESS: f'pid="{1000 + run}'.encode(),
-        b'pod="train-0-': f'pod="train-{run}-'.encode(),
-        f'container_id="{1:064x}"'.encode(): f'container_id="{run + 1:064x}"'.encode(),
-        b'comm_hash="000000000000abc': f'comm_hash="{run:08x}0000abc'.encode(),
-    }
 
 
 class _Server(ThreadingHTTPServer):

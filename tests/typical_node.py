@@ -39,6 +39,8 @@ from tests.unit.infiniband.conftest import Made
 from tests.unit.infiniband.trees import Tree
 
 RANKS = GPUS = NICS = 8
+WORLD, FIRST = 64, 24
+"""The ranks of the job, and the first one of this node."""
 LINKS = 18
 HOSTS = 64
 """Other nodes that a rank sends to, by one NIC of each."""
@@ -194,15 +196,17 @@ def cuda_job(turn: int = 1) -> Iterator[Sample]:
 
 
 def nccl_job(turn: int = 1) -> Iterator[Sample]:
-    """The samples of the NCCL collector: a rank on each GPU, in four communicators of which two are of this node."""
+    """The samples of the NCCL collector: a rank on each GPU, in the job's communicator and three of this node."""
     processes = []
     for rank in range(RANKS):
         slow = nccl.Durations(turn, tuple([turn] * 30))
-        members = [nccl.Membership(0xABC0 + number, 8, rank) for number in range(2)]
+        in_world = nccl.Membership(0xABC0, WORLD, FIRST + rank)
+        members = [in_world, nccl.Membership(0xABC1, RANKS, rank)]
         activity = nccl.Activity(
             calls={kind: nccl.Calls(turn, turn, turn, 0, 0, turn) for kind in range(6)},
             durations={kind: slow for kind in (*range(5), 6)},
-            communicators={nccl.Communicator(0xABC0 + number, rank, 8, rank) for number in range(4)},
+            communicators={nccl.Communicator(0xABC0, FIRST + rank, WORLD, rank)}
+            | {nccl.Communicator(0xABC0 + number, rank, RANKS, rank) for number in range(1, 4)},
             lags={member: nccl.Durations(turn, tuple([turn] * 12)) for member in members},
             numbers={member: turn for member in members},
         )
@@ -263,7 +267,8 @@ def ports(sys: Path) -> list[Sample]:
 def jobs() -> Iterator[Sample]:
     """What launchers named of each rank."""
     for rank in range(RANKS):
-        of = {"workload": "pretrain", "workload_kind": "torchrun", "rank": str(rank), "world_size": "64"}
+        place = {"rank": str(FIRST + rank), "world_size": str(WORLD)}
+        of = {"workload": "pretrain", "workload_kind": "torchrun", **place}
         yield workload.INFO.sample(1, {**labels(0, rank), **of})
 
 
