@@ -1,9 +1,10 @@
 """The place of a node by its labels in Kubernetes: those of Kubernetes itself, of NVIDIA, and of clouds.
 
 - https://kubernetes.io/docs/reference/labels-annotations-taints/ (zone and region; AKS has these only)
-- https://docs.nvidia.com/topograph/reference/node-labels-and-annotations: network.topology.nvidia.com/…, from 1.0
-  on fabric.topograph.run/tier-N and accelerator.topograph.run/domain; nvidia.com/gpu.clique of the GPU operator
-- EKS: topology.k8s.aws/network-node-layer-N, of which the highest N is next to the node
+- https://docs.nvidia.com/topograph/reference/node-labels-and-annotations: network.topology.nvidia.com/…, of switches
+  by name or as tier-N, from 1.0 on fabric.topograph.run/tier-N and accelerator.topograph.run/domain; nvidia.com/gpu.clique
+  of the GPU operator
+- EKS: topology.k8s.aws/network-node-layer-N, of which the highest N is next to the node, and ultraserver-id of HyperPod
 - GKE: cloud.google.com/gce-topology-block and -subblock
 """
 
@@ -28,23 +29,27 @@ KNOWN: Mapping[str, tuple[str, ...]] = {
     "rack": ("topology.kubernetes.io/rack",),
     "leaf": (
         "fabric.topograph.run/tier-0",
+        "network.topology.nvidia.com/tier-0",
         "network.topology.nvidia.com/leaf",
         "network.topology.nvidia.com/block",
         "cloud.google.com/gce-topology-subblock",
     ),
     "spine": (
         "fabric.topograph.run/tier-1",
+        "network.topology.nvidia.com/tier-1",
         "network.topology.nvidia.com/spine",
         "cloud.google.com/gce-topology-block",
     ),
     "core": (
         "fabric.topograph.run/tier-2",
+        "network.topology.nvidia.com/tier-2",
         "network.topology.nvidia.com/core",
         "network.topology.nvidia.com/datacenter",
     ),
     "nvlink_domain": (
         "nvidia.com/gpu.clique",
         "accelerator.topograph.run/domain",
+        "topology.k8s.aws/ultraserver-id",
         "network.topology.nvidia.com/accelerator",
     ),
 }

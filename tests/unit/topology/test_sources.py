@@ -172,6 +172,14 @@ def node(**labels: str) -> bytes:
             {"nvlink_domain": "d", "leaf": "s0", "spine": "s1", "core": "s2"},
         ),
         (
+            {f"network.topology.nvidia.com/tier-{it}": f"s{it}" for it in range(4)},
+            {"leaf": "s0", "spine": "s1", "core": "s2"},
+        ),
+        (
+            {"topology.k8s.aws/ultraserver-id": "us-1", "network.topology.nvidia.com/accelerator": "cr-1"},
+            {"nvlink_domain": "us-1"},
+        ),
+        (
             {"nvidia.com/gpu.clique": "u.1", "network.topology.nvidia.com/accelerator": "x"},
             {"nvlink_domain": "u.1"},
         ),
