@@ -17,12 +17,14 @@ def place(path: Path, node: str) -> Place:
     labels: dict[str, str] = {}
     devices: dict[str, dict[str, str]] = {}
     for number, line in enumerate(read_text(path).splitlines(), 1):
-        nodes, _, rest = line.partition("#")[0].strip().partition(" ")
+        nodes, *words = line.partition("#")[0].split() or ("",)
         if not nodes:
             continue
         try:
-            found = dict(_pair(word) for word in rest.split())
+            found = dict(_pair(word) for word in words)
             device = found.pop("device", "")
+            if not found:
+                raise ValueError(f"nothing is known of {nodes[:80]!r}: a line is NODES NAME=VALUE")
             if device and not {*found} <= {*OF_A_DEVICE}:
                 raise ValueError(f"a device has {', '.join(OF_A_DEVICE)} only")
             if nodes != "*" and not matches(nodes, node):

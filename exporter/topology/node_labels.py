@@ -2,8 +2,8 @@
 
 - https://kubernetes.io/docs/reference/labels-annotations-taints/ (zone and region; AKS has these only)
 - https://docs.nvidia.com/topograph/reference/node-labels-and-annotations: network.topology.nvidia.com/…, of switches
-  by name or as tier-N, from 1.0 on fabric.topograph.run/tier-N and accelerator.topograph.run/domain; nvidia.com/gpu.clique
-  of the GPU operator
+  by name or as tier-N, from 1.0 on fabric.topograph.run/tier-N and accelerator.topograph.run/domain
+- the GPU operator: nvidia.com/gpu.clique
 - EKS: topology.k8s.aws/network-node-layer-N, of which the highest N is next to the node, and ultraserver-id of HyperPod
 - GKE: cloud.google.com/gce-topology-block and -subblock
 """

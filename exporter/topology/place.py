@@ -51,4 +51,4 @@ def read_text(path: Path) -> str:
                 raise ValueError(f"larger than {MOST_BYTES >> 20} MiB")
     finally:
         os.close(file)
-    return text.decode()
+    return text.decode("utf-8-sig")

@@ -125,6 +125,8 @@ def test_the_sites_file(tmp_path: Path) -> None:
     found = inventory.place(path, "n02")
     assert Place({"zone": "eu", "rack": "r7", "leaf": "l3"}, {"mlx5_1": {"leaf": "l4"}}) == found
     assert Place({"zone": "eu", "rack": "none"}) == inventory.place(path, "n34")
+    path.write_text("\ufeffn1\tleaf=l1\r\n")  # as some editors save it
+    assert Place({"leaf": "l1"}) == inventory.place(path, "n1")
 
 
 @pytest.mark.parametrize(
@@ -133,6 +135,9 @@ def test_the_sites_file(tmp_path: Path) -> None:
         ("n1 rak=7", "line 2: 'rak=7' is not one of region, zone"),
         ("n1 rack=", "'rack=' is not one of"),
         ("n[ rack=7", "line 2: no hostlist"),
+        ("n1", "line 2: nothing is known of 'n1'"),
+        ("rack=7", "nothing is known of 'rack=7': a line is NODES NAME=VALUE"),
+        ("n1 device=mlx5_0", "nothing is known of"),
         ("n1 device=a rack=7", "a device has leaf, spine, core only"),
         (f"n1 rack={'x' * 129}", "is not one of"),
         ("\n".join(f"n1 device=d{at} leaf=l" for at in range(65)), "more than 64 devices"),
