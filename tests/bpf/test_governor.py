@@ -152,7 +152,7 @@ def test_the_bound_is_kept_and_calls_are_counted_again(tmp_path: Path, monkeypat
         now = counted(observed, running)
         assert now["Send calls"] / (stretch.total * PEERS) == pytest.approx(1, rel=0.05)
         assert now["Recv bytes"] / (stretch.total * PEERS * 4 * COUNT) == pytest.approx(1, rel=0.05)
-        little = running.work(4, 0, 500_000)
+        little = running.work(4, pause_us=500_000)
         assert little.calls * PEERS == counted(observed, running)["Send calls"] - now["Send calls"]
         last = counted(observed, running)
         running.end()

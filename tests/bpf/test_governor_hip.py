@@ -39,13 +39,13 @@ def counted(observed: Observed, running: Job) -> int:
 
 def level(observed: Observed, running: Job) -> int | None:
     found: int | None = observed.value(
-        "accel_exporter_probe_throttle_level", symbol=HIP.launch, library=str(running.library)
+        "accel_exporter_probe_throttle_level", symbol="hipModuleLaunchKernel", library=str(running.library)
     )
     return found
 
 
 def hits(observed: Observed) -> int:
-    seen: int = observed.value("accel_exporter_probe_hits_total", symbol=HIP.launch)
+    seen: int = observed.value("accel_exporter_probe_hits_total", symbol="hipModuleLaunchKernel")
     return seen
 
 

@@ -32,7 +32,7 @@ def test_jobs_of_others_are_not_seen(tmp_path: Path, monkeypatch: pytest.MonkeyP
             it.report()
         assert [23] == list(observed.values("gpu_cuda_api_calls_total", job.pid, api="cuLaunchKernel").values())
         assert {} == observed.values("gpu_cuda_api_calls_total", another.pid)
-        assert another.pid not in observed.collector._ledger
+        assert another.pid not in observed.collector.ledger
 
 
 @pytest.mark.parametrize(

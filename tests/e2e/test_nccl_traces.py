@@ -54,8 +54,8 @@ class Lister:
 def network(pid):
     try: return os.readlink(f"/proc/{pid}/ns/net")
     except OSError: return ""
-choose = targets._choose_lister
-targets._choose_lister = lambda proc: Lister(choose(proc))
+choose = targets.choose_lister
+targets.choose_lister = lambda proc: Lister(choose(proc))
 raise SystemExit(main())
 """
 """The exporter, for which the processes of other network namespaces are on another machine."""

@@ -43,7 +43,7 @@ def test_few_descriptors(run: Callable[..., Exporter], count: int) -> None:
     assert exporter.value("process_max_fds") == count
     assert "raise the limit of open files (LimitNOFILE, ulimit -n)" in exporter.log
     assert "Traceback" not in exporter.log
-    assert 0 == exporter.end()[0]
+    assert 0 == exporter.end()
 
 
 @pytest.mark.needs_bpf
@@ -66,4 +66,4 @@ def test_many_libraries(run: Callable[..., Exporter], public_folder: Path) -> No
             )  # the reserve, less what HTTP has of it
         finally:
             job.kill()
-    assert 0 == exporter.end()[0]
+    assert 0 == exporter.end()

@@ -19,7 +19,7 @@ def _refuse(what: str) -> Callable[..., NoReturn]:
     return refused
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def alone() -> Iterator[None]:
     """While tests run, no thread is started, no socket bound or connected, and no child made."""
     with pytest.MonkeyPatch.context() as patch:
