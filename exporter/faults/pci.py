@@ -24,16 +24,12 @@ _SPEED = re.compile(r"([0-9]+(?:\.[0-9]+)?) GT/s", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class PciDevice:
-    """A PCIe function; `kind` is gpu, nic, nvme or port, `root_port` the bus id of the root port above the function.
-
-    A `virtual` function (SR-IOV) shares the link of its physical one, and has nothing in its own link's registers.
-    """
+    """A PCIe function; `kind` is gpu, nic, nvme or port, `root_port` the bus id of the root port above the function."""
 
     path: Path
     bus_id: str
     kind: str
     root_port: str
-    virtual: bool = False
 
     @property
     def labels(self) -> dict[str, str]:
@@ -46,22 +42,22 @@ def devices(sys: Path) -> list[PciDevice]:
     Display controllers count as GPUs only when they are NVIDIA's: a server's console chip is none.
     """
     found: dict[str, PciDevice] = {}
-    for virtual, entry, kind in _functions(sys)[:MOST_DEVICES]:
+    for entry, kind in _functions(sys)[:MOST_DEVICES]:
         real = entry.resolve()
         chain = [part for part in real.parts if _BUS_ID.fullmatch(part)]
         root = chain[0] if len(chain) > 1 else ""
         for depth, bus_id in enumerate(chain[:-1]):
             above = real.parents[len(chain) - 2 - depth]
             found.setdefault(bus_id, PciDevice(above, bus_id, "port", root))
-        found[entry.name] = PciDevice(real, entry.name, kind, root, virtual)
+        found[entry.name] = PciDevice(real, entry.name, kind, root)
     return list(found.values())
 
 
-def _functions(sys: Path) -> list[tuple[bool, Path, str]]:
-    """Return whether each is virtual, with its folder and its kind, the others before virtual ones."""
+def _functions(sys: Path) -> list[tuple[Path, str]]:
+    """Return the folders of functions that have a kind, with the kind, virtual functions (SR-IOV) after all others."""
     entries = sorted((sys / "bus/pci/devices").iterdir())[:MOST_FUNCTIONS]
     kinds = [(entry, _kind(entry)) for entry in entries if _BUS_ID.fullmatch(entry.name)]
-    return sorted(((entry / "physfn").is_symlink(), entry, kind) for entry, kind in kinds if kind)
+    return sorted((it for it in kinds if it[1]), key=lambda function: (function[0] / "physfn").is_symlink())
 
 
 def _kind(path: Path) -> str:
@@ -76,15 +72,18 @@ def errors(device: PciDevice) -> dict[str, int]:
 
 
 def link(device: PciDevice) -> Iterator[Sample]:
-    """Yield the readable properties of the device's link, if it has one. A removed device reports 0 lanes, or 63."""
-    if device.virtual:
-        return
+    """Yield the readable properties of the device's link. A removed device reports 63 lanes.
+
+    A virtual function, on the host or in the virtual machine that has it, knows nothing of the link: it reports 0 lanes
+    of no speed, as a port without a card does.
+    """
     width, most = _lanes(device, "current_link_width"), _lanes(device, "max_link_width")
-    if width is not None and most is not None:
+    speed = _SPEED.match(_read(device.path / "current_link_speed"))
+    if width is not None and most is not None and (width or speed or device.kind == "port"):
         yield metrics.LINK_WIDTH.sample(width, device.labels)
         yield metrics.LINK_WIDTH_MOST.sample(most, device.labels)
-    if found := _SPEED.match(_read(device.path / "current_link_speed")):
-        yield metrics.LINK_SPEED.sample(float(found[1]), device.labels)
+    if speed:
+        yield metrics.LINK_SPEED.sample(float(speed[1]), device.labels)
 
 
 def _lanes(device: PciDevice, name: str) -> int | None:

@@ -69,7 +69,7 @@ def test_virtual_functions(sys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nic = (sys / "bus/pci/devices" / NIC).resolve()
     for number in range(1, 20):
         path = nic.parent / f"0000:01:{number // 8:02x}.{number % 8}"
-        for name, text in (("class", "0x020700"), ("vendor", "0x15b3"), ("current_link_width", "0")):
+        for name, text in (("class", "0x020700"), ("current_link_width", "0"), ("current_link_speed", "Unknown")):
             write(path / name, text)
         write(path / "max_link_width", "16")
         aer(path, 1, 0, 0)
@@ -78,10 +78,19 @@ def test_virtual_functions(sys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = {it.bus_id: it for it in pci.devices(sys)}
 
     assert {"gpu", "nic"} == {found[it].kind for it in (GPU, NIC)}
-    assert [True] * 5 == [it.virtual for it in found.values() if it.bus_id.startswith("0000:01:")]
-    assert [] == list(pci.link(found["0000:01:00.1"]))
-    assert 1 == pci.errors(found["0000:01:00.1"])["correctable"]
+    virtual = [it for it in found.values() if it.bus_id.startswith("0000:01:")]
+    assert 5 == len(virtual)
+    assert [] == list(pci.link(virtual[0]))
+    assert 1 == pci.errors(virtual[0])["correctable"]
     assert [16, 16, 32.0] == [it.value for it in pci.link(found[NIC])]
+
+
+def test_a_port_without_a_card(sys: Path) -> None:
+    """A port with nothing below it has 0 lanes in use, which is no lack of knowledge."""
+    [port] = [it for it in pci.devices(sys) if it.bus_id == SWITCH]
+    write(port.path / "current_link_width", "0")
+    write(port.path / "current_link_speed", "Unknown")
+    assert [0, 16] == [it.value for it in pci.link(port)]
 
 
 def test_errors_and_links(sys: Path) -> None:
