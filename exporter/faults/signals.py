@@ -17,6 +17,8 @@ _BDF = r"(?P<component>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])"
 _DEVICE = rf"[^\s:]{{1,32}} {_BDF}: "
 _MLX5 = rf"mlx5_core {_BDF}\b.*"
 _WATCHDOG = r"(?:(?:NMI )?watchdog: )?"
+_UNCORRECTED = r"[abef][0-9a-f]{15}\b"
+"""MCi_STATUS with the bits VAL and UC. AMD's decoder (edac/mce_amd.c) prints the names of bits instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +131,10 @@ KERNEL_LOG = (
     _logged(
         "machine_check",
         rows.CPU,
-        r"(?:mce: )?\[Hardware Error\]: CPU:? ?(?P<component>\d+): Machine Check",
-        "a CPU reported an error of itself, its caches or its memory",
+        r"(?:mce: )?\[Hardware Error\]: CPU:? ?(?P<component>\d+)"
+        rf"(?:: Machine Check(?: Exception)?: [0-9a-f]{{1,16}} Bank \d{{1,3}}: {_UNCORRECTED}"
+        r"| \([0-9a-f:]{1,32}\) MC\d{1,3}_STATUS\[[^|\]]{1,8}\|UE\|)",
+        "a CPU reported an error of itself, its caches or its memory that was not corrected",
         "decode it (rasdaemon, mcelog); replace the part it names",
     ),
     _logged(

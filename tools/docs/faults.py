@@ -40,10 +40,10 @@ EXPECTED = """
 while it has less, also when the device was not there at the boot. Without the flag the node is compared with the other
 nodes of the same GPU, from three of them on. In Kubernetes set it for each pool of nodes (`config` of the chart).
 
-What jobs depend on besides devices: `accel_node_service_running{service}` (fabricmanager, imex, persistenced) and
-`gpu_processes_blocked` (processes on GPUs that are stuck in the kernel), looked at once a minute where NVIDIA's driver
-is loaded; `accel_node_clock_synchronized` and `accel_node_clock_max_error_seconds`, by adjtimex(2), which changes
-nothing.
+What jobs depend on besides devices: `accel_node_service_running{service}` (fabricmanager, imex, persistenced; by the
+name of a process of a system user, in a container only of one with CAP_SYS_ADMIN) and `gpu_processes_blocked`
+(processes on GPUs that are stuck in the kernel), looked at once a minute where NVIDIA's driver is loaded;
+`accel_node_clock_synchronized` and `accel_node_clock_max_error_seconds`, by adjtimex(2), which changes nothing.
 """
 REPORTED = """
 Other programs can report what the exporter does not observe: with `--collector.faults.reports=FOLDER`, a file in
