@@ -149,7 +149,9 @@ class Ledger(Generic[A]):
         with self._lock:
             if pid not in self.live:
                 self.live.add(pid)
-                self.known[pid] = labels, time.time()
+                # A page may have shown it before: a later beginning would be that of another process, counted again.
+                _, since = self.known.get(pid, (None, time.time()))
+                self.known[pid] = labels, since
 
     def ended(self, pids: Collection[int], replaced: bool = False) -> None:
         """Freeze the counts of processes that have ended, or were `replaced` by other programs (exec)."""

@@ -76,6 +76,19 @@ def test_a_living_process(world: World) -> None:
     assert 7 in world.ledger
 
 
+def test_counted_before_it_was_noticed(world: World) -> None:
+    """A page may have the counts of a process before its start is noticed: they go on, as those of the same process."""
+    (world.proc / "7").mkdir()
+    world.counts[7] = 23
+    since = world.processes_by_pid()[7].since
+    world.run(7, 24)
+    assert (24, since) == (world.processes_by_pid()[7].activity.calls, world.processes_by_pid()[7].since)
+    world.ledger.ended([7])
+    world.run(7, 1)
+    living = [it for it in world.ledger.processes() if not it.ended]
+    assert [1] == [it.activity.calls for it in living] and living[0].since > since
+
+
 def test_an_ended_process(world: World) -> None:
     """An ended process keeps its last counts for five minutes; the kernel's maps forget it at once."""
     world.run(7, 23)
