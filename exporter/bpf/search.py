@@ -77,7 +77,8 @@ class Search:
                 self._add_hint(mapped.pid, mapped.time, 0.0, (mapped.address, mapped.file))
             elif mapped.pid in self._users:  # perhaps it runs another program now
                 self._add_hint(mapped.pid, mapped.time, _KNOWN_DELAY)
-        self._users.replace(batch.execs, self._attachments, self._hints)
+        for pid in self._users.replace(batch.execs, self._attachments, self._hints):
+            self._add_hint(pid, time.monotonic_ns(), 0.0)
         for fork in sorted(batch.forks):
             if fork.parent in self._users or fork.parent in self._hints:
                 self._add_hint(fork.pid, fork.time, _FORK_DELAY)
@@ -97,8 +98,9 @@ class Search:
         if not due:
             return
         began = self._lister.cpu_seconds
-        self._users.listed_ns = time.monotonic_ns()
+        began_ns = time.monotonic_ns()
         mappings = _by_process(self._lister.of(due))
+        self._users.listed_ns = began_ns, time.monotonic_ns()
         cost = self._lister.cpu_seconds - began
         if not self._lister.one_process:
             self.next_listing = time.monotonic() + min(cost / SHARE, _LONGEST_REST)
@@ -175,8 +177,9 @@ class Search:
         hints = self._hints.take_all()
         attached = len(self._attachments)
         self._attachments.verdicts.retry()
-        self._users.listed_ns = time.monotonic_ns()
+        began_ns = time.monotonic_ns()
         mappings = self._lister.everything()
+        self._users.listed_ns = began_ns, time.monotonic_ns()
         running = {mapping.pid: mapping.image for mapping in mappings}
         if self.complete:
             self._attachments.begin_round((), shallow=True)

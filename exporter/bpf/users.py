@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 class _Process:
     image: int
     pidfd: int
-    listed_ns: int
+    listed_ns: tuple[int, int]
     libraries: dict[Attached, int] = field(default_factory=dict)
     """Each with how many of its links the process was announced to."""
 
@@ -44,8 +44,8 @@ class Users:
         self._ended: set[int] = set()
         self._ended_unlisted: set[int] = set()
         self._replaced: dict[int, int] = {}
-        self.listed_ns = 0
-        """When the mappings were listed with which `check_images` and `use` are called, CLOCK_MONOTONIC."""
+        self.listed_ns = (0, 0)
+        """When listing the mappings for `check_images` and `use` began and ended, CLOCK_MONOTONIC."""
         self.next_due = float("inf")
         """When the queued ends are due, on time.monotonic."""
 
@@ -72,20 +72,22 @@ class Users:
         if replaced:
             self._replace(replaced, {})
 
-    def replace(self, execs: Collection[Exec], attachments: Iterable[Attached], hints: Hints) -> None:
-        """Takes note of processes that run other programs, by the kernel's records.
+    def replace(self, execs: Collection[Exec], attachments: Iterable[Attached], hints: Hints) -> set[int]:
+        """Takes note of processes that run other programs, by the kernel's records. Returns those to be listed again:
+        of exec while all were listed, which takes seconds on a busy node, it is not known which program was looked at.
 
         A process that was not looked at yet may have called whatever is attached to, if it had mapped such a file
         before: it is given to the interests of all `attachments`. Wrappers such as nsenter had not, and what is counted
         is then the new program's.
         """
         if not execs:
-            return
-        known, unknown, recorded = set[int](), set[int](), _recorded_as(attachments)
+            return set()
+        known, unknown, doubtful, recorded = set[int](), set[int](), set[int](), _recorded_as(attachments)
         for time_ns, pid in execs:
             process = self.processes.get(pid)
-            if process and process.listed_ns < time_ns:  # else it was the new program that was looked at
-                known.add(pid)
+            began, ended = process.listed_ns if process else (0, 0)
+            if process and began < time_ns:  # else it was the new program that was looked at
+                (doubtful if time_ns <= ended else known).add(pid)
             elif any(not recorded.isdisjoint(file_of_record(it)) for it in hints.mapped_before(pid, time_ns)):
                 unknown.add(pid)
         if known or unknown:
@@ -93,6 +95,7 @@ class Users:
             self._replace(
                 known | unknown, {key: (interest, set(unknown)) for key, interest in interests.items() if unknown}
             )
+        return doubtful - known
 
     def replaced_after(self, pid: int, mapped_ns: int) -> bool:
         """Whether a process may have made calls with a library, mapped at that time, before what the program before it

@@ -178,7 +178,7 @@ def total(page: str, series: str) -> float:
 
 
 def test_others_and_totals(node: Node) -> None:
-    """No call of theirs is lost, no scrape meanwhile lacks the job that goes on, and the end is quick and clean."""
+    """No call of theirs is lost, no scrape meanwhile lacks the job that goes on, and the end is clean."""
     with scraped(node.exporter, 0.5) as pages:
         node.storm(COUNT, *DRIVER_JOB, "--launches", str(LAUNCHES))
         expected = OTHERS_LAUNCHES + COUNT * LAUNCHES

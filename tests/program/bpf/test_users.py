@@ -152,13 +152,30 @@ def test_exec_is_known_at_once(users: Users) -> None:
     users.replace([Exec(5, pid)], [library], Hints())
     assert [pid] == interest.replaced and pid not in users
 
-    users.listed_ns = 10
+    users.listed_ns = 10, 10
     users.use(pid, 2, library, 6)
     users.replace([Exec(5, pid)], [library], Hints())  # an old record
     assert [pid] == interest.replaced
     users.replace([Exec(11, pid)], [library], Hints())
     users.use(pid, 3, library, 12, time.monotonic_ns())
     assert [(pid, True), (pid, False), (pid, True)] == interest.started
+
+
+def test_exec_while_processes_are_listed(users: Users) -> None:
+    """Which program was looked at is not known: the process is to be listed again, and its image decides."""
+    interest, pid = Interest(), os.getpid()
+    library = attached(interest)
+    users.listed_ns = 10, 20
+    users.use(pid, 1, library, 1)
+    assert {pid} == users.replace([Exec(15, pid)], [library], Hints())
+    users.check_images([(pid, 1)])
+    assert not interest.replaced and pid in users
+    users.check_images([(pid, 2)])
+    assert [pid] == interest.replaced and pid not in users
+
+    users.use(pid, 2, library, 1)
+    assert set() == users.replace([Exec(15, pid), Exec(21, pid)], [library], Hints())
+    assert [pid, pid] == interest.replaced
 
 
 def record_of(number: int, name: bytes) -> bytes:

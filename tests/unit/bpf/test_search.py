@@ -5,33 +5,59 @@ from __future__ import annotations
 import os
 import select
 import threading
-from collections.abc import Collection
-from contextlib import nullcontext
+import time
+from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from exporter.bpf.attached import Attached
 from exporter.bpf.hints import MAX_PLACES, Hint
 from exporter.bpf.mappings import Mapping
 from exporter.bpf.search import Search
 from exporter.bpf.users import Users
-from exporter.bpf.watch import Batch, Mapped
+from exporter.bpf.watch import Batch, Exec, Mapped
 from tests.program.bpf.test_users import Interest, attached
 
 PID, PAGE = os.getpid(), 4096
 
 
-def mapping(number: int) -> Mapping:
-    return Mapping(1, 0, number * PAGE, (number + 1) * PAGE, 0, 1, 0, 0, 0, 0, PID, 0)
+def mapping(number: int, image: int = 1) -> Mapping:
+    return Mapping(image, 0, number * PAGE, (number + 1) * PAGE, 0, 1, 0, 0, 0, 0, PID, 0)
 
 
 class Lister:
     one_process, cpu_seconds = True, 0.0
     left_out: frozenset[int] = frozenset()
+    image = 1
 
     def of(self, pids: Collection[int]) -> list[Mapping]:
-        return [mapping(number) for number in range(0, 2 * 23, 2)]
+        time.sleep(0.001)
+        return [mapping(number, self.image) for number in range(0, 2 * 23, 2)]
+
+
+class Attachments:
+    """One library, of which every mapping is."""
+
+    contended = False
+
+    def __init__(self, library: Attached) -> None:
+        self._library = library
+        self.verdicts = SimpleNamespace(is_uninteresting=lambda file: False)
+
+    def __iter__(self) -> Iterator[Attached]:
+        return iter([self._library])
+
+    def on_account_of(self, pid: int) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def begin_round(self, pids: Collection[int]) -> list[int]:
+        return list(pids)
+
+    def of(self, mapping: Mapping) -> Attached:
+        return self._library
 
 
 def test_a_file_that_is_mapped_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,13 +76,7 @@ def test_a_file_that_is_mapped_again_and_again(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(Hint, "mapped_ns", look_up)
     interest = Interest()
     library = attached(interest)
-    attachments: Any = SimpleNamespace(
-        verdicts=SimpleNamespace(is_uninteresting=lambda file: False),
-        on_account_of=lambda pid: nullcontext(),
-        begin_round=lambda pids: list(pids),
-        of=lambda mapping: library,
-        contended=False,
-    )
+    attachments: Any = Attachments(library)
     lister: Any = Lister()
     with select.epoll() as poll:
         users = Users(poll)
@@ -67,3 +87,29 @@ def test_a_file_that_is_mapped_again_and_again(monkeypatch: pytest.MonkeyPatch) 
         users.close()
 
     assert ([(PID, True)], 1) == (interest.started, len(looked_up))
+
+
+def test_exec_while_processes_are_listed() -> None:
+    """Which program was listed is not known from the times: what a second listing shows counts.
+
+    On a busy node listing all processes takes seconds, and a job that began meanwhile was taken for one that had been
+    replaced: its calls so far were those of an ended process.
+    """
+    interest = Interest()
+    lister: Any = Lister()
+    attachments: Any = Attachments(attached(interest))
+    with select.epoll() as poll:
+        users = Users(poll)
+        search = Search(lister, users, attachments, threading.Event(), 60.0)
+        search.note(Batch(mapped=[Mapped(PID, 0, b"a", 1)]))
+        search.look()
+        meanwhile = users.listed_ns[0] + 1
+        search.note(Batch(execs=[Exec(meanwhile, PID)]))
+        search.look()
+        assert [] == interest.replaced and PID in users
+        lister.image = 2
+        search.note(Batch(execs=[Exec(meanwhile, PID)]))
+        search.look()
+        assert [PID] == interest.replaced
+        users.close()
+    assert 2 == len(interest.started)
