@@ -18,9 +18,9 @@ class Condition:
     """A fault condition on the samples of `metric`; `component` names the labels that identify the failed component.
 
     `only` are labels that a sample must have. For a counter each increase is a fault. A gauge is a state: bad above
-    `most`, or below `least` where that is set. With `unused` a state is a fault only after it was good, because an
-    unused part of the machine may stay in the bad state for ever. `alert` names an alert on the metric itself; other
-    conditions are covered by alerts on accel_node_fault_last_timestamp_seconds.
+    `most`, or below `least` where that is set; of `bits` each bit is a state. With `unused` a state is a fault only
+    after it was good, because an unused part of the machine may stay in the bad state for ever. `alert` names an alert
+    on the metric itself; other conditions are covered by alerts on accel_node_fault_last_timestamp_seconds.
     """
 
     name: str
@@ -32,6 +32,7 @@ class Condition:
     only: tuple[tuple[str, str], ...] = ()
     most: int = 0
     least: int | None = None
+    bits: bool = False
     unused: bool = False
     alert: str = ""
 
@@ -111,6 +112,7 @@ CONDITIONS: tuple[Condition, ...] = (
         "replace the drive; for temperature check air flow",
         metrics.NVME_WARNING,
         ("device",),
+        bits=True,
     ),
     Condition(
         "nvme_media_errors",
@@ -245,7 +247,7 @@ class Transitions:
         elif before is None and not condition.unused:
             self._lasting.add(key)
             self._add(replace(fault, replayed=True), 1)
-        elif before is not None and value > before:
+        elif before is not None and (int(value) & ~int(before) if condition.bits else value > before):
             self._lasting.add(key)
             self._add(fault, 1)
         elif key in self._lasting:

@@ -277,6 +277,12 @@ def test_alarms() -> None:
     assert [("sensor_alarm", "psu inlet", 1)] * 2 == seen([off], [on], [on], [off], [off], [on])
 
 
+def test_a_state_in_place_of_another() -> None:
+    """Each bit of a drive's warning is a fault when it comes, also where a greater one goes at the same time."""
+    rounds = ([metrics.NVME_WARNING.sample(value, {"device": "nvme0"})] for value in (0, 2, 1, 1, 5, 4, 0))
+    assert [("nvme_critical_warning", "nvme0", 1)] * 3 == seen(*rounds)
+
+
 def test_a_state_that_lasts() -> None:
     """A state that was bad in the first reading is not new; while it lasts, each reading reports it 0 times."""
     on, off = (metrics.ALARM.sample(value, {"chip": "psu", "sensor": "inlet"}) for value in (1, 0))
