@@ -17,7 +17,7 @@ static __always_inline void count_call(__u64 thread, __u16 api)
 {
 	static const __u64 none;
 	struct call_key key = {.tgid = thread >> 32, .api = api, .device = device_of(thread)};
-	__u64 *count = lookup_or_init(calls, &key, &none);
+	__u64 *count = row_of(calls, &key, &none, CALLS);
 
 	if (count)
 		add(count, 1);
@@ -147,12 +147,11 @@ static __always_inline void end(const struct thread *thread, struct flight *call
 
 static __always_inline struct error *new_error(const struct error_key *key)
 {
-	static const struct process none;
-	static const struct error no_error;
-	struct process *process = lookup_or_init(processes, &key->tgid, &none);
+	static const struct error none;
+	const struct process *process = bpf_map_lookup_elem(&processes, &key->tgid);
 
-	if (process && __sync_fetch_and_add(&process->failures, 1) < FAILURES)
-		return lookup_or_init(errors, key, &no_error);
+	if (!process || process->rows[table_errors] < FAILURES)
+		return new_row(errors, key, &none, ERRORS);
 	add(&errors_lost, 1);
 	return NULL;
 }
@@ -175,7 +174,7 @@ static __always_inline void count_wait(const struct thread *thread, __u16 api, _
 {
 	static const struct wait none;
 	struct call_key key = {.tgid = thread->tgid, .api = api, .device = device_of(thread_id(thread))};
-	struct wait *wait = lookup_or_init(waits, &key, &none);
+	struct wait *wait = row_of(waits, &key, &none, WAITS);
 	__u32 slot = duration_slot(ns, WAIT_FIRST, WAIT_SLOTS);
 
 	if (!wait || slot >= WAIT_SLOTS)

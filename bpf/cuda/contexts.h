@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* Which context is current to a thread: memory goes with the context it was allocated in. */
 #pragma once
-#include "cuda.h"
+#include "rows.h"
 
 #define CONTEXT_STACK 8
 

@@ -92,7 +92,7 @@ static __always_inline int count_launch(struct pt_regs *ctx, __u64 id)
 	static const struct launch none;
 	struct cookie cookie = cookie_of(ctx);
 	struct call_key key = {.tgid = id >> 32, .api = cookie.api, .device = device_of(id)};
-	struct launch *launch = lookup_or_init(launches, &key, &none);
+	struct launch *launch = row_of(launches, &key, &none, LAUNCHES);
 	__u64 tick = bpf_jiffies64();
 
 	if (launch) {
@@ -285,10 +285,13 @@ static long add_live(void *map, const __u32 *tgid, const void *value, __u64 *row
 static long drop_process(void *map, const __u32 *tgid, const void *value, void *unused)
 {
 	const struct devices *devices = bpf_map_lookup_elem(&used_devices, tgid);
+	const struct process *process = bpf_map_lookup_elem(&processes, tgid);
 
 	(void)map, (void)value, (void)unused;
 	if (devices && devices->used & (devices->used - 1))
 		add(&with_several, -1);
+	if (process)
+		return_shares(process);
 	bpf_map_delete_elem(&used_devices, tgid);
 	bpf_map_delete_elem(&processes, tgid);
 	return 0;

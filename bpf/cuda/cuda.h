@@ -85,8 +85,10 @@ struct launch {
 	__u64 last_ns;
 	__u64 last_tick;
 };
-MAP(launches, PERCPU_HASH, struct call_key, struct launch, 2048);
-MAP(calls, HASH, struct call_key, __u64, 16384);
+#define LAUNCHES 2048
+MAP(launches, PERCPU_HASH, struct call_key, struct launch, LAUNCHES);
+#define CALLS 16384
+MAP(calls, HASH, struct call_key, __u64, CALLS);
 
 /* Processes with a link of their own for launches, entered by the exporter: while that for all comes and goes, theirs
  * count by the one of theirs. */
@@ -103,7 +105,8 @@ struct error {
 	__u64 calls;
 	__u64 last_ns;
 };
-MAP(errors, HASH, struct error_key, struct error, 4096);
+#define ERRORS 4096
+MAP(errors, HASH, struct error_key, struct error, ERRORS);
 #define FAILURES 128 /* rows of a process: libraries of its own may return any code */
 
 /* Slot 0 holds waits up to 2^-20 s (0.95 us), slot i up to 2^(i-20) s, the last one all above 2^16 s. */
@@ -113,7 +116,8 @@ struct wait {
 	__u64 sum_ns;
 	__u64 slots[WAIT_SLOTS];
 };
-MAP(waits, HASH, struct call_key, struct wait, 4096);
+#define WAITS 4096
+MAP(waits, HASH, struct call_key, struct wait, WAITS);
 
 /* What a process holds: allocations by address, physical memory by handle, and where handles are mapped. */
 enum thing { thing_allocation, thing_handle, thing_mapping } __attribute__((packed));
@@ -144,14 +148,17 @@ MAP(live, HASH, struct live_key, struct live, LIVE);
 __u64 live_rows = 0;
 const volatile __u64 live_most = LIVE;
 
+/* The tables of counts: each process has a share of them, as its library may have any number of devices. */
+enum table { table_launches, table_calls, table_errors, table_waits, table_totals, table_copies, TABLES };
+
 /* What a process has of the tables that all share, and its spans of this second. */
 struct process {
-	__u64 live;	/* rows of `live` */
-	__u64 blocks;	/* of `ranges` */
-	__u64 failures; /* rows of `errors` */
-	__u64 flights;	/* of `in_flight` */
-	__u64 unsure;	/* whether it has host memory that is in no range */
-	__u64 missed;	/* execs, and calls that may have changed what it holds without a seen end */
+	__u64 live;   /* rows of `live` */
+	__u64 blocks; /* of `ranges` */
+	__u64 rows[TABLES];
+	__u64 flights; /* of `in_flight` */
+	__u64 unsure;  /* whether it has host memory that is in no range */
+	__u64 missed;  /* execs, and calls that may have changed what it holds without a seen end */
 	struct rate spans;
 };
 MAP(processes, HASH, __u32, struct process, 4096);
@@ -172,7 +179,8 @@ struct total {
 	__u64 doubtful;	       /* in rows, but perhaps gone with a context */
 	__u64 unmatched_frees; /* frees of what was not seen allocated */
 };
-MAP(totals, HASH, struct total_key, struct total, 8192);
+#define TOTALS 8192
+MAP(totals, HASH, struct total_key, struct total, TOTALS);
 
 struct copy_key {
 	__u32 tgid;
@@ -180,7 +188,8 @@ struct copy_key {
 	enum host host;
 	__u16 device;
 };
-MAP(copies, HASH, struct copy_key, __u64, 8192);
+#define COPIES 8192
+MAP(copies, HASH, struct copy_key, __u64, COPIES);
 __u64 copies_unread = 0; /* copies with a description that could not be read */
 
 /* Processes of which every call was seen, entered by the exporter: host memory not seen pinned is pageable there. */

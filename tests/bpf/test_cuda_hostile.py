@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,9 @@ from tests.support import until
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.timeout(300)]
 
 CALLS = "gpu_cuda_api_calls_total"
+ERRORS = "gpu_cuda_api_errors_total"
+FULL = "accel_exporter_map_full_total"
+LAUNCHES = "gpu_cuda_kernel_launch_calls_total"
 FILES, LONG_PATH = 250, 3887
 NAMES = [it.name for it in FUNCTIONS if it.layer == "driver"][:77]
 
@@ -161,3 +166,43 @@ def test_threads_that_are_cancelled_in_calls(monkeypatch: pytest.MonkeyPatch) ->
         waited = observed.value("gpu_cuda_sync_wait_seconds", hostile.pid, api="cuStreamSynchronize")
         assert 23 == sum(waited.counts)
         assert 80 + 23 == observed.value(CALLS, hostile.pid, api="cuStreamSynchronize")
+
+
+FLOOD = """
+launches = [getattr(lib, f"cu{name}{variant}") for variant in ("", "_ptsz")
+            for name in ("LaunchKernel", "LaunchKernelEx", "LaunchCooperativeKernel", "GraphLaunch")]
+for device in range(64):
+    new(lib.cuCtxCreate_v2, 0, device)
+    for launch in launches: launch(None, 1, 1, 1, 1, 1, 1, 0, None, None, None)
+"""
+
+
+def test_no_process_takes_the_rows_of_all_devices() -> None:
+    """Four processes that launch in each way on each of 64 devices fill no table of counts: another one has its own."""
+    build_standins()
+    with observe(layers="driver") as observed, ExitStack() as stack:
+        greedy = [stack.enter_context(started(observed, Script())) for _ in range(4)]
+        other = stack.enter_context(started(observed, Script()))
+        for script in greedy:
+            script.run(FLOOD)
+        other.run("for n in range(23): lib.cuLaunchKernel(None, 1, 1, 1, 1, 1, 1, 0, None, None, None)")
+        assert 23 == observed.value(LAUNCHES, other.pid)
+        assert sum(observed.values(LAUNCHES, greedy[0].pid).values()) == 6 * 64  # the first one found room for all
+        assert observed.value(FULL, map="cuda_launches") > 0
+
+
+def test_rows_of_errors_are_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Errors for which the table had no room do not use up the share of their process: later ones count."""
+    entries = Cuda._entries
+    monkeypatch.setattr(Cuda, "_entries", lambda self: entries(self) | {"errors": 128})
+    build_standins()
+    fail = "for code in range({}, {}):\n    lib.standin_fail(b'cuMemFree_v2', code); lib.cuMemFree_v2(c_uint64(1))"
+    with observe(layers="driver") as observed, started(observed, Script()) as other:
+        with started(observed, Script()) as odd:
+            odd.run(fail.format(1000, 1199))
+            other.run(fail.format(1000, 1199))
+            assert 0 == len(observed.values(ERRORS, other.pid))
+        until(lambda: not observed.kernel("errors", odd.pid), "the rows of the ended process are free")
+        time.sleep(1)  # a full table is not tried for a while
+        other.run("for n in range(23): lib.cuMemFree_v2(c_uint64(1))")
+        assert [23] == list(observed.values(ERRORS, other.pid).values())

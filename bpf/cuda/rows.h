@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* Rows of the tables of counts: each process has a share of a table, so that one with very many devices, as a library
+ * of its own may claim, leaves room for others. */
+#pragma once
+#include "cuda.h"
+
+__u64 table_rows[TABLES]; /* of all processes */
+
+static __always_inline void *new_row_(void *map, const void *key, const void *zero, __u32 tgid,
+				      enum table table, __u64 most, __u64 *lost, __u64 *full_tick)
+{
+	static const struct process none;
+	struct process *process = lookup_or_init(processes, &tgid, &none);
+	void *row = NULL;
+	long error;
+
+	if (process && has_share(process->rows[table], table_rows[table], most)) {
+		error = insert_(map, key, zero, BPF_NOEXIST, full_tick);
+		if (!error) {
+			add(&process->rows[table], 1);
+			add(&table_rows[table], 1);
+		}
+		if (error != -E2BIG) /* another CPU may have been first */
+			row = bpf_map_lookup_elem(map, key);
+	}
+	if (!row)
+		add(lost, 1);
+	return row;
+}
+
+/* Makes the row of a key that has none, of one of the tables above; NULL (and counted) where there is no room. */
+#define new_row(map, key, zero, most)                                                                        \
+	((typeof(map.value))new_row_(&map, key, zero, (key)->tgid, table_##map, most, &map##_lost,           \
+				     &map##_full_tick))
+
+/* The row of a key, made from *zero if there was none. */
+#define row_of(map, key, zero, most)                                                                         \
+	({                                                                                                   \
+		typeof(map.value) row_ = bpf_map_lookup_elem(&map, key);                                     \
+		row_ ? row_ : new_row(map, key, zero, most);                                                 \
+	})
+
+/* The exporter has taken all rows of a process. */
+static __always_inline void return_shares(const struct process *process)
+{
+	for (int table = 0; table < TABLES; table++)
+		add(&table_rows[table], -process->rows[table]);
+}
