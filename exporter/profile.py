@@ -133,21 +133,24 @@ MOST_SINGLY: Mapping[str, int] = {"rdma.qp.state": 16}
 
 INFO = "job.process.info"
 """The metric of a process that keeps the labels of JOINED."""
-JOINED = "container_id"
-"""A long label of processes, which other series of node and fleet get by a join with INFO on the pid."""
+CONTAINER = "container_id"
+JOINED = frozenset((CONTAINER, "gpu_uuid"))
+"""Long labels of processes, which other series of node and fleet get by a join with INFO on the pid."""
+_WITH_GPU = frozenset(("gpu.process.memory.usage", "gpu.process.utilization", "nccl.last_call.timestamp"))
+"""Metrics of processes that rules and dashboards join with those of GPUs: like errors, they keep the GPU's UUID."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
     """What a profile does with a metric. `singly` is true of samples that have a series of their own.
 
-    `joined`: series of one process each, which have no label JOINED.
+    `joined`: labels of JOINED that series of one process do not have.
     """
 
     shown: bool
     without: frozenset[str]
     singly: Callable[[Sample], bool] | None
-    joined: bool
+    joined: frozenset[str]
 
 
 def rule_of(metric: Metric, profile: Profile) -> Rule:
@@ -161,7 +164,9 @@ def rule_of(metric: Metric, profile: Profile) -> Rule:
         without.update(_IN_NODE_LABELS.get(name, ()))
         if not metric.fault and not name.startswith("nccl.ras."):
             without |= {*metric.identity, *(_PROCESS if metric.process else ())}
-    joined = metric.process and name != INFO
-    if joined and without:
-        without.add(JOINED)
+    joined = JOINED.difference(metric.labels) if metric.process and name != INFO else frozenset[str]()
+    if metric.fault or name in _WITH_GPU:
+        joined &= {CONTAINER}
+    if without:
+        without |= joined
     return Rule(profile >= least, frozenset(without), SINGLY.get(name), joined)

@@ -10,7 +10,7 @@ from exporter import values
 from exporter.members import RETENTION, Members
 from exporter.model import Distribution, Kind, Labels, Metric, Sample, Value
 from exporter.moves import Move
-from exporter.profile import BUCKETS, CONVENTIONAL, JOINED, MOST_SINGLY, Profile, Rule, rule_of
+from exporter.profile import BUCKETS, CONVENTIONAL, MOST_SINGLY, Profile, Rule, rule_of
 
 MOST_RULES = 4096
 """Rules that a reduction remembers; there are some 700 metrics."""
@@ -62,7 +62,7 @@ class Reduction:
                 metric = sample.metric
                 rule = self._rule(metric)
             if rule.joined and not rule.without:
-                sample = self._short(sample, shortened)
+                sample = self._short(sample, rule, shortened)
             if rule.singly and rule.singly(sample):
                 (bounded if sample.metric.name in MOST_SINGLY else kept).append(sample)
             elif rule.shown and not rule.without:
@@ -90,7 +90,7 @@ class Reduction:
                 one.counted = values.plus(one.counted, rise)
                 one.until = self._now() + seconds
             else:
-                yield self._coarse(self._short(sample, shortened) if rule and rule.joined else sample)
+                yield self._coarse(self._short(sample, rule, shortened) if rule and rule.joined else sample)
 
     def move(self, moves: Iterable[Move]) -> Iterator[tuple[Move, tuple[str, ...]]]:
         """Apply the moves of series that are part of sums, and yield the others with the keys that each may have here.
@@ -105,8 +105,9 @@ class Reduction:
                 continue
             key = values.key(move.metric, move.labels)
             if rule is None or not rule.without:
-                short = {name: text for name, text in move.labels.items() if name != JOINED}
-                yield move, (key, values.key(move.metric, short)) if rule and rule.joined else (key,)
+                joined = rule.joined if rule else frozenset[str]()
+                short = {name: text for name, text in move.labels.items() if name not in joined}
+                yield move, (key, values.key(move.metric, short)) if joined else (key,)
             elif into := self._members.move(key, move.into):
                 self._sums[into].until = self._now() + RETENTION
 
@@ -119,11 +120,11 @@ class Reduction:
                 del self._sums[key]
 
     @staticmethod
-    def _short(sample: Sample, seen: set[str]) -> Sample:
-        """Return the sample without JOINED, unless another one of the page is the same without it."""
-        if not sample.labels.get("pid") or JOINED not in sample.labels:
+    def _short(sample: Sample, rule: Rule, seen: set[str]) -> Sample:
+        """Return the sample without labels that are joined, unless another one of the page is the same without them."""
+        if not sample.labels.get("pid") or rule.joined.isdisjoint(sample.labels):
             return sample
-        labels = {name: text for name, text in sample.labels.items() if name != JOINED}
+        labels = {name: text for name, text in sample.labels.items() if name not in rule.joined}
         key = values.key(sample.metric, labels)
         if key in seen:
             return sample

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from exporter.model import Distribution, Sample
-from exporter.profile import INFO, JOINED
+from exporter.profile import CONTAINER, INFO
 
 
 class Named:
-    """Samples by the name of their metric; those of a process have the container's id, wherever that is (JOINED).
+    """Samples by the name of their metric; those of a process have the container's id, wherever that is.
 
     Not so without `containers`, which takes a fraction of the time.
     """
@@ -19,14 +19,14 @@ class Named:
     def __init__(self, samples: Sequence[Sample], containers: bool = True) -> None:
         self._by_name: dict[str, list[Sample]] = defaultdict(list)
         joined = containers and {
-            sample.labels["pid"]: sample.labels[JOINED]
+            sample.labels["pid"]: sample.labels[CONTAINER]
             for sample in samples
-            if sample.metric.name == INFO and JOINED in sample.labels
+            if sample.metric.name == INFO and CONTAINER in sample.labels
         }
         for sample in samples:
             container = joined and joined.get(sample.labels.get("pid", ""))
-            if container and JOINED not in sample.labels:
-                sample = replace(sample, labels={**sample.labels, JOINED: container})
+            if container and CONTAINER not in sample.labels:
+                sample = replace(sample, labels={**sample.labels, CONTAINER: container})
             self._by_name[sample.metric.name].append(sample)
 
     def all(self, name: str) -> Sequence[Sample]:

@@ -27,6 +27,7 @@ from exporter.profile import (
     _IN_NODE,
     _IN_NODE_LABELS,
     _REST_IN_DEBUG,
+    _WITH_GPU,
     CONVENTIONAL,
     MOST_SINGLY,
     SINGLY,
@@ -46,6 +47,8 @@ ROOT = Path(__file__).parents[2]
 FEW = (Profile.FLEET, Profile.NODE)
 OTHERS = (probe_metrics.ATTACHED, probe_metrics.HITS)
 CALLS = Metric("calls", "", Kind.COUNTER, labels=("api",), process=True)
+ERRORS = Metric("calls.errors", "", Kind.COUNTER, process=True)
+HELD = Metric("gpu.process.memory.usage", "", Kind.GAUGE, process=True)
 USED = Metric("used", "", Kind.GAUGE, process=True)
 LAST = Metric("last.timestamp", "", Kind.GAUGE, "s", process=True)
 
@@ -262,20 +265,25 @@ def test_the_tables_name_what_there_is() -> None:
         assert set() == {*labels} - {*known[name].labels}, name
 
 
-def test_the_container_is_joined() -> None:
-    """Below debug the id of a container is on job_process_info alone, where the pid leads to it."""
-    who = {"pid": "7", "comm": "x", "container_id": "c" * 64}
+def test_long_labels_are_joined() -> None:
+    """Below debug the container's id and the GPU's UUID are on job_process_info, joined on the pid. Errors and what
+    is joined with series of GPUs keep the UUID.
+    """
+    who = {"pid": "7", "comm": "x", "container_id": "c" * 64, "gpu": "0", "gpu_uuid": "u"}
     same = {"pid": "8", "container_id": "d" * 64}
     job = workload.INFO.sample(1, {**who, "rank": "3"})
     samples = [CALLS.sample(5, {**who, "api": "a"}), USED.sample(3, who), job, USED.sample(1, {"container_id": "e"})]
+    samples += [ERRORS.sample(2, who), HELD.sample(9, who)]
     found = Reduction(Profile.NODE).apply(
         [*samples, USED.sample(4, same), USED.sample(6, {**same, "container_id": "f"})]
     )
     assert [
-        ({"pid": "7", "comm": "x", "api": "a"}, 5),
-        ({"pid": "7", "comm": "x"}, 3),
+        ({"pid": "7", "comm": "x", "gpu": "0", "api": "a"}, 5),
+        ({"pid": "7", "comm": "x", "gpu": "0"}, 3),
         (job.labels, 1),
         ({"container_id": "e"}, 1),
+        ({"pid": "7", "comm": "x", "gpu": "0", "gpu_uuid": "u"}, 2),
+        ({"pid": "7", "comm": "x", "gpu": "0", "gpu_uuid": "u"}, 9),
         ({"pid": "8"}, 4),
         ({"pid": "8", "container_id": "f"}, 6),
     ] == [(sample.labels, sample.value) for sample in found]
@@ -283,9 +291,29 @@ def test_the_container_is_joined() -> None:
 
 @pytest.mark.parametrize("profile", FEW)
 def test_no_long_ids(profile: Profile, node: list[Sample]) -> None:
-    """Of a whole node no other series has the id of a container."""
-    found = {sample.metric.name for sample in Reduction(profile).apply(node) if "container_id" in sample.labels}
+    """Of a whole node no other series of a process has the id of a container, and few have the UUID of a GPU."""
+    samples = [it for it in Reduction(profile).apply(node) if it.metric.process]
+    found = {it.metric.name for it in samples if "container_id" in it.labels}
     assert found == ({workload.INFO.name} if profile is Profile.NODE else set())
+    with_uuid = {it.metric for it in samples if "gpu_uuid" in it.labels} - {workload.INFO}
+    assert {it.name for it in with_uuid if not it.fault} == (_WITH_GPU if profile is Profile.NODE else set())
+
+
+def test_what_is_joined_with_gpus_keeps_their_uuid() -> None:
+    """Rules and dashboards that name gpu_uuid do not take it from series that lack it: these three go by pid there."""
+    texts = [
+        rule["expr"]
+        for path in (ROOT / "alerts").glob("*.yaml")
+        if not path.name.endswith(".test.yaml")
+        for group in yaml.safe_load(path.read_text())["groups"]
+        for rule in group["rules"]
+    ]
+    texts += [expr for panel in queries.panels() for expr, _ in panel.queries("1m").values()]
+    lacking = {name: it for name, it in declared().items() if "gpu_uuid" in rule_of(it, Profile.NODE).joined}
+    assert len(lacking) > 50
+    assert {"gpu.cuda.last_launch.timestamp", "nccl.calls.in_flight", "nccl.rank.calls_behind"} == {
+        name for expr in texts if "gpu_uuid" in expr for name, metric in lacking.items() if wanted(expr, metric)
+    }
 
 
 def test_label_names_of_a_series() -> None:

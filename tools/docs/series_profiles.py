@@ -8,7 +8,7 @@ from dashboards import queries
 from dashboards.parts import DETAIL
 from exporter import stability
 from exporter.model import PROCESS_LABELS, Metric
-from exporter.profile import BUCKETS, JOB, MOST_SINGLY, SINGLY, Profile, rule_of
+from exporter.profile import _WITH_GPU, BUCKETS, JOB, MOST_SINGLY, SINGLY, Profile, rule_of
 from exporter.stability import Stability
 from exporter.views import prometheus
 
@@ -48,6 +48,10 @@ or one with fewer series: with `--profile=debug` a Prometheus on the node takes 
   which `rdma_queue_pairs` counts, and the ten that post most (`rdma_qp_busiest_bytes_per_second`).
 - `container_id` is on `job_process_info` alone, to be joined on the pid:
   `gpu_cuda_memory_usage_bytes * on (job, instance, pid) group_left (container_id) job_process_info`.
+- `gpu_uuid` of a process is there too, on errors and on
+  %(with_gpu)s.
+  Others have it by the number of the GPU:
+  `gpu_cuda_memory_usage_bytes * on (job, instance, gpu) group_left (gpu_uuid) hw_gpu_info`.
 - Profiles are applied before the [limits of series](faq.md#how-many-series-is-that), which count what the profile
   leaves.
 
@@ -79,6 +83,7 @@ def page(metrics: Iterable[Metric], table: Callable[[Sequence[str], Iterable[Seq
             "most": BUCKETS[Profile.DEBUG],
             "failed": MOST_SINGLY["rdma.qp.state"],
             "detail": DETAIL,
+            "with_gpu": ", ".join(f"`{prometheus.name(it)}`" for it in known if it.name in _WITH_GPU),
         },
         "## What is left out",
         "Metrics that are not listed are the same in all profiles. Besides, `fleet` has no "
