@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from exporter import values
@@ -14,6 +14,8 @@ RETENTION = 300.0
 """Seconds for which the last value of a series that has vanished is kept: should it return, it goes on from there."""
 MOST_VANISHED = 16_384
 """Vanished series that are kept at most; of more the longest vanished are forgotten."""
+LATER = frozenset(("comm", "container_id", "pod", "namespace", "container", "slurm_job_id"))
+"""Labels of a process that may become known after its start: kubelet names the pod of a container a while later."""
 
 
 @dataclass(slots=True)
@@ -36,6 +38,8 @@ class Members:
         self._vanished: dict[str, _Member] = {}
         """In the order in which they vanished."""
         self._next: dict[str, _Member] = {}
+        self._new: list[str] = []
+        """Keys that the page before did not have."""
         self.moved: dict[str, Value] = {}
         """What members had counted that moved, by the key of the series which has these counts since."""
         self._of: Counter[str | None] = Counter()
@@ -57,7 +61,7 @@ class Members:
 
     def begin(self) -> None:
         """Begin a page."""
-        self._next = {}
+        self._next, self._new = {}, []
 
     def add(self, key: str, into: str | None, sample: Sample) -> Value | None:
         """Return what a series of the page has counted since it was last on one, None for nothing; all of it for a new
@@ -70,15 +74,19 @@ class Members:
         if member is None:
             member = _Member(into, values.zero(sample.value), sample.start)
             self._of[into] += 1
+            self._new.append(key)
         rise = _rise(member, sample)
         if rise is not None:
             member.last, member.start = sample.value, sample.start
         self._next[key] = member
         return rise
 
-    def end(self) -> None:
-        """End a page: members that were not on it have vanished."""
-        now = self._now()
+    def end(self) -> list[tuple[str, Value]]:
+        """End a page: members that were not on it have vanished.
+
+        Returns by sum what is in it or in another one already, as members have other labels of their process now.
+        """
+        now, known = self._now(), list(self._renamed())
         for key, member in self._present.items():
             member.vanished = now
             self._vanished[key] = member
@@ -86,8 +94,25 @@ class Members:
         while self._vanished:
             key = next(iter(self._vanished))
             if len(self._vanished) <= MOST_VANISHED and self._vanished[key].vanished + RETENTION > now:
-                return
+                break
             self._drop(self._vanished.pop(key))
+        return known
+
+    def _renamed(self) -> Iterator[tuple[str, Value]]:
+        """Forget vanished members that are new ones with other labels; yield what they counted, by the sum of these."""
+        if not self._present or not self._new:
+            return
+        new = {_same(key, self._next[key].start): key for key in self._new}
+        new.pop(None, None)
+        for key, before in list(self._present.items()) if new else ():
+            if before.into is None or (found := new.get(_same(key, before.start))) is None:
+                continue
+            after = self._next[found]
+            counted = values.alike(after.last, before.last) and values.count(after.last) >= values.count(before.last)
+            if after.into and counted:
+                del self._present[key]
+                self._drop(before)
+                yield after.into, before.last
 
     def take(self, key: str, sample: Sample) -> Value:
         """Return what a series has counted since it was last on a page, and forget it."""
@@ -146,3 +171,12 @@ def _rise(member: _Member, sample: Sample) -> Value | None:
     if values.count(sample.value) < values.count(member.last):
         return None if known else sample.value
     return values.minus(sample.value, member.last)
+
+
+def _same(key: str, start: float | None) -> tuple[str, ...] | None:
+    """Return what stays of a series of a process when labels of LATER change; None of others, and without a start."""
+    name, *rest = key.split("\0")
+    labels = dict(zip(rest[: len(rest) // 2], rest[len(rest) // 2 :], strict=True))
+    if start is None or "pid" not in labels:
+        return None
+    return (name, str(start), *(f"{label}={text}" for label, text in labels.items() if label not in LATER))

@@ -71,7 +71,8 @@ class Reduction:
                 _combine(sample, rule.without, gauges)
             elif rule.shown:
                 self._add(sample, rule.without)
-        self._members.end()
+        for into, known in self._members.end():
+            self._sums[into].counted = values.minus(self._sums[into].counted, known)
         return [*kept, *gauges.values(), *self._counted(), *_first(bounded)]
 
     def retire(self, samples: Iterable[Sample], seconds: float) -> Iterator[Sample]:

@@ -188,7 +188,10 @@ class SeriesLimit:
 
     def _end(self) -> None:
         """End a page: drop folded series that no series can return to."""
-        self.members.end()
+        for into, known in self.members.end():
+            fold = self.folds[into]
+            if fold.metric.kind is not Kind.GAUGE:
+                fold.counted = values.minus(fold.counted, known)
         now = self._now()
         for key, fold in list(self.folds.items()):
             if not self.members.has(key) and fold.until <= now:

@@ -171,6 +171,25 @@ def test_counters_never_fall() -> None:
     assert {"calls": 1, "used": 1, "last.timestamp": 1} == scrape(p4=1)
 
 
+@pytest.mark.parametrize("most", [1000, 10])
+def test_labels_that_become_known(most: int) -> None:
+    """What a process counted before its pod had a name is not counted again with it, in sums and in folded series."""
+    limit = SeriesLimit("test", most, profile=Profile.FLEET if most > 10 else Profile.DEBUG)
+    others = [USED.sample(1, {"pid": f"x{number}"}) for number in range(8)]
+    host = Sample(CALLS, {"pid": "2", "comm": "h"}, 5, 1.0)
+    who, named = {"pid": "1", "comm": "x"}, {"pod": "a", "namespace": "n", "container_id": "c"}
+    pages = (
+        (15, [Sample(CALLS, who, 10, 2.0)]),
+        (17, [Sample(CALLS, who | named, 12, 2.0)]),
+        (18, [Sample(CALLS, who | named, 13, 2.0)]),
+        (28, [Sample(CALLS, who | named, 13, 2.0), Sample(CALLS, who, 10, 3.0)]),  # another process
+        (29, [Sample(CALLS, who | named, 14, 2.0), Sample(CALLS, who, 10, 3.0)]),
+    )
+    for expected, samples in pages:
+        found = [it for it in limit.apply([*others, host, *samples]) if it.metric is CALLS]
+        assert expected == sum(int(it.value) for it in found)  # type: ignore[arg-type]
+
+
 def test_what_is_missing_from_a_page_is_not_counted_again() -> None:
     """A series that is missing once, because one reading or one collector failed, goes on where it was."""
     reduction = Reduction(Profile.FLEET)
