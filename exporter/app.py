@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from exporter import descriptors, log, self_metrics, version
 from exporter.bpf import memory
-from exporter.collector_state import State
+from exporter.collector_state import CollectorState
 from exporter.discover import Found
 from exporter.log.losses import dropped
 from exporter.model import Kind, Metric, Sample
@@ -182,12 +182,12 @@ class App:
             self._notifier.alive()
             await asyncio.sleep(self._notifier.interval)
 
-    def _page(self, samples: Sequence[Sample], states: Sequence[State]) -> str:
+    def _page(self, samples: Sequence[Sample], states: Sequence[CollectorState]) -> str:
         """Return the page at /."""
         from exporter.views import landing  # where somebody looks at it only
 
         web = self._settings.web
-        return landing.Page(web.telemetry_path, self._history, web.enable_profiles).render(samples, states)
+        return landing.LandingPage(web.telemetry_path, self._history, web.enable_profiles).render(samples, states)
 
     def _gather(self) -> Sequence[Sample]:
         samples = self._observer.scraper.gather()  # by one thread only

@@ -44,7 +44,7 @@ class Health(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class CollectorState:
     """The state of a collector after its last run.
 
     `seconds` is None before the first run and `series` before the first good one, `reason` and `remedy` are empty for a
@@ -61,14 +61,14 @@ class State:
     series: int | None = None
 
 
-def failure(name: str, error: BaseException, seconds: float | None) -> State:
+def failure(name: str, error: BaseException, seconds: float | None) -> CollectorState:
     """Return the state of a collector with a run that raised an error after `seconds`."""
     if isinstance(error, Unavailable):
-        return State(name, Health.UNAVAILABLE, seconds, error.reason, error.remedy)
-    return State(name, Health.FAILED, seconds, f"{type(error).__name__}: {error}")
+        return CollectorState(name, Health.UNAVAILABLE, seconds, error.reason, error.remedy)
+    return CollectorState(name, Health.FAILED, seconds, f"{type(error).__name__}: {error}")
 
 
-def about(state: State) -> Iterable[Sample]:
+def about(state: CollectorState) -> Iterable[Sample]:
     """Yield the samples of a collector's state."""
     labels = {"collector": state.name}
     yield SUCCESS.sample(int(state.health is Health.OK), labels)

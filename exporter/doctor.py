@@ -16,7 +16,7 @@ from exporter.bpf import object_path
 from exporter.bpf.calibrate import HIT_COST
 from exporter.bpf.probe_metrics import ATTACHED
 from exporter.checks import Finding, Status
-from exporter.collector_state import Health, State
+from exporter.collector_state import CollectorState, Health
 from exporter.discover import Found
 from exporter.model import Labels, Sample
 from exporter.observer import Observer
@@ -74,7 +74,7 @@ def _detaching(detached: bool, seconds: float) -> Finding:
     return Finding("detaching", status, f"everything was detached in {seconds:.1f} s")
 
 
-def _collector(state: State) -> Finding:
+def _collector(state: CollectorState) -> Finding:
     name = f"collector {state.name}"
     if state.health is Health.OK and state.problems:
         return Finding(name, Status.WARN, "; ".join(state.problems))
@@ -84,7 +84,7 @@ def _collector(state: State) -> Finding:
     return Finding(name, status, f"{state.health.value}: {state.reason}", state.remedy)
 
 
-def _search(refusal: str, searched: bool, states: Sequence[State], probes: Sequence[Labels]) -> Finding:
+def _search(refusal: str, searched: bool, states: Sequence[CollectorState], probes: Sequence[Labels]) -> Finding:
     if refusal:
         return Finding("attaching", Status.FAIL, f"no library is searched for: {refusal}")
     probing = [state for state in states if object_path(state.name).is_file()]

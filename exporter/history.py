@@ -29,7 +29,7 @@ Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
+class CounterValue:
     """A counter's value, and the wall time in seconds from which the counter counts; 0 is before the first reading."""
 
     value: float
@@ -37,10 +37,10 @@ class Count:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ScrapeValues:
     """The values in the samples of one scrape. A counter missing from a kind in `watched` has counted nothing."""
 
-    counts: Mapping[Key, Count] = field(default_factory=dict)
+    counts: Mapping[Key, CounterValue] = field(default_factory=dict)
     gauges: Mapping[Key, float] = field(default_factory=dict)
     watched: Collection[str] = ()
 
@@ -60,9 +60,9 @@ class _TimedReading:
 
     at: float
     wall: float
-    reading: Reading
+    reading: ScrapeValues
 
-    def increase(self, key: Key, count: Count) -> float | None:
+    def increase(self, key: Key, count: CounterValue) -> float | None:
         """Return the increase of a counter since this reading, or None where it is unknown."""
         if count.start > self.wall:
             return count.value
@@ -80,7 +80,7 @@ class History:
     """
 
     def __init__(
-        self, read: Callable[[Sequence[Sample]], Reading], collectors: Collection[str], added: Collection[str]
+        self, read: Callable[[Sequence[Sample]], ScrapeValues], collectors: Collection[str], added: Collection[str]
     ) -> None:
         self.collectors = frozenset(collectors)
         self._read, self._added = read, added
@@ -124,7 +124,7 @@ class History:
                 gather(self.collectors)
                 pause = MOST_STEP
 
-    def _record(self, reading: Reading, now: float, wall: float) -> None:
+    def _record(self, reading: ScrapeValues, now: float, wall: float) -> None:
         before, self._before = self._before, _TimedReading(now, wall, reading)
         gap = before is not None and now - before.at > LONGEST_STEP
         self._seconds = 0.0 if before is None or gap else now - before.at
@@ -133,7 +133,7 @@ class History:
             self._append(now, {})
         self._append(now, {**reading.gauges, **self._rates})
 
-    def _all_rates(self, reading: Reading, before: _TimedReading) -> dict[Key, float]:
+    def _all_rates(self, reading: ScrapeValues, before: _TimedReading) -> dict[Key, float]:
         increases = {key: before.increase(key, count) for key, count in reading.counts.items()}
         for kind in self._added:
             own = [increase for key, increase in increases.items() if key[0] == kind]

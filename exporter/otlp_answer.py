@@ -24,21 +24,21 @@ class AnswerError(Exception):
 
 
 @dataclass(frozen=True)
-class Answer:
+class OtlpAnswer:
     """A response of OTLP: how many spans or data points were rejected, and what the endpoint remarks."""
 
     rejected: int = 0
     message: str = ""
 
 
-def read(response: Any, signal: str) -> Answer:
+def read(response: Any, signal: str) -> OtlpAnswer:
     """Return what a successful requests.Response has for "metrics" or "traces". Raises AnswerError for a page of HTML.
 
     Whatever else is no response of OTLP is a remark: there are endpoints that take data and answer with a word.
     """
     body = response.content
     if not body:
-        return Answer()
+        return OtlpAnswer()
     kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     other = f"the answer is not an OTLP response but {kind[:100] or 'of no type'}"
     if kind == "text/html":  # a page of a proxy, most likely
@@ -46,8 +46,8 @@ def read(response: Any, signal: str) -> Answer:
     try:
         partial = _parsed(body, kind, signal).partial_success
     except Exception:  # of protobuf and its JSON, which may nest too deep
-        return Answer(0, other)
-    return Answer(max(0, getattr(partial, _FIELDS[signal])), partial.error_message[:_MESSAGE])
+        return OtlpAnswer(0, other)
+    return OtlpAnswer(max(0, getattr(partial, _FIELDS[signal])), partial.error_message[:_MESSAGE])
 
 
 def pause(status: int, retry_after: str) -> float:
@@ -118,10 +118,10 @@ class Reasons(logging.Handler):
         response = self._of_thread.response
         return 0.0 if response is None else pause(response.status_code, response.headers.get("Retry-After", ""))
 
-    def answer(self, signal: str) -> Answer:
+    def answer(self, signal: str) -> OtlpAnswer:
         """Return the answer to the last export of this thread; an empty one for gRPC. Raises AnswerError."""
         response = self._of_thread.response
-        return Answer() if response is None else read(response, signal)
+        return OtlpAnswer() if response is None else read(response, signal)
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno <= getattr(self._of_thread, "level", 0):

@@ -21,7 +21,7 @@ from exporter.otlp import Signal
 from exporter.otlp_answer import LONGEST_PAUSE, AnswerError, pause
 from exporter.push import EXPORTS, EXPORTS_FAILED
 from exporter.resource import own
-from exporter.stack_profiles.model import Profile
+from exporter.stack_profiles.model import StackProfile
 from exporter.stack_profiles.published import StackProfiles
 
 NAME = "profiles"
@@ -55,7 +55,7 @@ class ProfilePush:
             ) from error
         self._signal, self._interval, self._published, self._resource = signal, interval, published, resource
         self._exports, self._failed = Tally(EXPORTS, (NAME,)), Tally(EXPORTS_FAILED, (NAME,))
-        self._before: dict[str, Profile] = {}
+        self._before: dict[str, StackProfile] = {}
         self._failure: str | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="otlp-profiles", daemon=True)
@@ -91,7 +91,7 @@ class ProfilePush:
                 wait = self._send(self._encode(profile, self._resource_of))
         return wait
 
-    def _changed(self, name: str, profile: Profile) -> Profile | None:
+    def _changed(self, name: str, profile: StackProfile) -> StackProfile | None:
         """Return the profile to push: of counts since the start what was counted since the last push, if there was."""
         if name == "inuse":
             return profile

@@ -18,7 +18,7 @@ from exporter.bpf.probe import Probes
 from exporter.bpf.probe_metrics import RETURNS_SKIPPED
 from exporter.bpf.safety import Protection, protection
 from exporter.bpf.status import ENDED_FOLDED
-from exporter.governor.governor import Watch
+from exporter.governor.governor import Governed
 from exporter.governor.payer import Payer
 from exporter.governor.subject import Subject
 from exporter.ledger import RETENTION, Activity, Ledger, Process
@@ -52,7 +52,7 @@ class ProbeCollector(ABC, Generic[A]):
         self.node = node
         self._limit = SeriesLimit(self.name, node.settings["series-limit"], profile=node.profile)
         self.returns = False
-        self.watch: Watch | None = None
+        self.watch: Governed | None = None
         self._payer: Payer | None = None
         self._loaded = False
 

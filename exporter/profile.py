@@ -141,7 +141,7 @@ _WITH_GPU = frozenset(("gpu.process.memory.usage", "gpu.process.utilization", "n
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class ProfileRule:
     """What a profile does with a metric. `singly` is true of samples that have a series of their own.
 
     `joined`: labels of JOINED that series of one process do not have.
@@ -153,7 +153,7 @@ class Rule:
     joined: frozenset[str]
 
 
-def rule_of(metric: Metric, profile: Profile) -> Rule:
+def rule_of(metric: Metric, profile: Profile) -> ProfileRule:
     """Return the rule of a metric for a profile below debug."""
     name = TODAY + metric.name.removeprefix(FORMER) if metric.name.startswith(FORMER) else metric.name
     least = Profile.NODE if name in _IN_NODE else Profile.FLEET
@@ -169,4 +169,4 @@ def rule_of(metric: Metric, profile: Profile) -> Rule:
         joined &= {CONTAINER}
     if without:
         without |= joined
-    return Rule(profile >= least, frozenset(without), SINGLY.get(name), joined)
+    return ProfileRule(profile >= least, frozenset(without), SINGLY.get(name), joined)

@@ -23,7 +23,7 @@ from exporter.counters import Tally
 from exporter.model import Kind, Metric, Sample, Span
 from exporter.options import SettingsError
 from exporter.otlp import Plan, Signal
-from exporter.otlp_answer import Answer, AnswerError, Reasons
+from exporter.otlp_answer import AnswerError, OtlpAnswer, Reasons
 from exporter.sampling import Budget, Verdict
 from exporter.starts import Starts
 
@@ -193,7 +193,7 @@ class Push:
             except Exception:
                 log.exception("metrics could not be gathered for OTLP")
 
-    def _send(self, signal: str, data: Any) -> Answer | None:
+    def _send(self, signal: str, data: Any) -> OtlpAnswer | None:
         self._exports.add(signal)
         answer = self._links[signal].send(data)
         if answer is None or answer.rejected:
@@ -235,7 +235,7 @@ class _Link:
         """Return the seconds for which the endpoint wants no further request; 0: none."""
         return max(0.0, self._paused_until - time.monotonic())
 
-    def send(self, data: Any) -> Answer | None:
+    def send(self, data: Any) -> OtlpAnswer | None:
         """Send data, within the exporter's timeout or until `close`. Returns the answer, None for a failure."""
         self._reasons.forget()
         answer, failure = None, _NO_STATUS
@@ -258,7 +258,7 @@ class _Link:
             self._remark(answer)
         return answer
 
-    def _remark(self, answer: Answer) -> None:
+    def _remark(self, answer: OtlpAnswer) -> None:
         """Log the first of the endpoint's remarks."""
         remarks = answer.rejected or answer.message
         if remarks and self._quiet >= _WHOLE:

@@ -10,7 +10,7 @@ from exporter import values
 from exporter.members import RETENTION, Members
 from exporter.model import Distribution, Kind, Labels, Metric, Sample, Value
 from exporter.moves import Move
-from exporter.profile import BUCKETS, CONVENTIONAL, MOST_SINGLY, Profile, Rule, rule_of
+from exporter.profile import BUCKETS, CONVENTIONAL, MOST_SINGLY, Profile, ProfileRule, rule_of
 
 MOST_RULES = 4096
 """Rules that a reduction remembers; there are some 700 metrics."""
@@ -41,7 +41,7 @@ class Reduction:
     def __init__(self, profile: Profile, now: Callable[[], float] = time.monotonic) -> None:
         self._profile, self._now = profile, now
         self._sums: dict[str, _Sum] = {}
-        self.rules: dict[int, tuple[Metric, Rule]] = {}
+        self.rules: dict[int, tuple[Metric, ProfileRule]] = {}
         self._members = Members(now)
 
     def apply(self, samples: Iterable[Sample]) -> list[Sample]:
@@ -121,7 +121,7 @@ class Reduction:
                 del self._sums[key]
 
     @staticmethod
-    def _short(sample: Sample, rule: Rule, seen: set[str]) -> Sample:
+    def _short(sample: Sample, rule: ProfileRule, seen: set[str]) -> Sample:
         """Return the sample without labels that are joined, unless another one of the page is the same without them."""
         if not sample.labels.get("pid") or rule.joined.isdisjoint(sample.labels):
             return sample
@@ -132,7 +132,7 @@ class Reduction:
         seen.add(key)
         return Sample(sample.metric, labels, sample.value, sample.start)
 
-    def _rule(self, metric: Metric) -> Rule:
+    def _rule(self, metric: Metric) -> ProfileRule:
         """Return the rule of a metric, by its identity, as its hash would take the time of all its texts."""
         known = self.rules.get(id(metric))
         if known is None or known[0] is not metric:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import islice
 from weakref import WeakValueDictionary
 
-from exporter.collector_state import Health, State, about, failure
+from exporter.collector_state import CollectorState, Health, about, failure
 from exporter.counters import Tally
 from exporter.model import Collector, Kind, Metric, Sample
 from exporter.values import lines
@@ -75,7 +75,7 @@ class Scraper:
         self._running: dict[str, Run] = {}
         self._latest: WeakValueDictionary[str, Run] = WeakValueDictionary()
         """The last run of each collector that has completed, while a scrape has it."""
-        self._states = {name: State(name, Health.WAITING) for name in self._collectors}
+        self._states = {name: CollectorState(name, Health.WAITING) for name in self._collectors}
         self._logged: dict[str, tuple[Health, float]] = {}
         self._lock = threading.Lock()
         self._subscriber: Callable[[Sequence[Sample], Collection[str] | None], None] | None = None
@@ -115,7 +115,7 @@ class Scraper:
         """Start these collectors in place of the previous ones, which must be closed."""
         self._collectors = {collector.name: collector for collector in collectors}
         self._disabled = disabled
-        self._states = {name: State(name, Health.WAITING) for name in self._collectors}
+        self._states = {name: CollectorState(name, Health.WAITING) for name in self._collectors}
         self.start()
 
     def not_started(self) -> list[str]:
@@ -123,7 +123,7 @@ class Scraper:
         states, started = self._states, self._startable
         return [name for name, state in states.items() if name not in started and state.health is Health.FAILED]
 
-    def states(self) -> list[State]:
+    def states(self) -> list[CollectorState]:
         """Return the state of every collector, in order of their names."""
         states = self._states  # a reload replaces it
         return [replace(states[name], problems=self._problems(name)) for name in sorted(states)]
@@ -168,11 +168,11 @@ class Scraper:
                 run = run.later
             if not run.done.done():
                 seconds = time.monotonic() - run.started
-                self._note(State(name, Health.LATE, seconds, f"still running after {seconds:.1f} s"))
+                self._note(CollectorState(name, Health.LATE, seconds, f"still running after {seconds:.1f} s"))
                 continue
             if run.error is None:
                 samples += run.samples
-                self._note(State(name, Health.OK, run.seconds, series=run.series))
+                self._note(CollectorState(name, Health.OK, run.seconds, series=run.series))
             else:
                 self._note(failure(name, run.error, run.seconds))
         for state in list(self._states.values()):
@@ -253,7 +253,7 @@ class Scraper:
             self._latest[run.collector.name] = run
         run.done.set_result(None)
 
-    def _note(self, state: State) -> None:
+    def _note(self, state: CollectorState) -> None:
         """Keep a state, and log it when it differs from the one logged last; LATE and OK at most once a minute."""
         if state.name not in self._collectors:
             return  # the collector was replaced during its run

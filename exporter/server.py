@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from exporter.collector_state import State
+from exporter.collector_state import CollectorState
 from exporter.model import Sample
 from exporter.options import SettingsError
 from exporter.page import Gather, Pages
@@ -44,7 +44,7 @@ SEND_TIMEOUT = 30.0
 _BACKLOG = 100
 """Connections that asyncio accepts before it looks at any of them; its default."""
 
-Landing = Callable[[Sequence[Sample], Sequence[State]], str]
+Landing = Callable[[Sequence[Sample], Sequence[CollectorState]], str]
 log = logging.getLogger(__name__)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from exporter.stack_profiles.model import ALLOC, INUSE, LAUNCHES, Frame, Profile, Sample, Stack, ValueType
+from exporter.stack_profiles.model import ALLOC, INUSE, LAUNCHES, Frame, Stack, StackProfile, StackSample, ValueType
 
 SPACE: ValueType = ("space", "bytes")
 MALLOC = Frame("cudaMalloc", module="/usr/lib/libcudart.so.12", build_id="00c0ffee", address=0x23450)
@@ -24,24 +24,26 @@ TRAIN = {"pid": "815", "comm": "train", "pod": "", "gpu_uuid": "GPU-bbbb", "kind
 HOSTILE = 'a;b\n 23\x00"</script><img src=x onerror=alert(1)>\udc80\u202e' + "x" * 100_000
 
 
-def inuse(factor: int = 1) -> Profile:
+def inuse(factor: int = 1) -> StackProfile:
     """Return 1,000 bytes of weights, 600 of a cache, 23 of another process, 7 of no known stack; times a factor."""
     samples = (
-        Sample(WEIGHTS, SERVE, (1000 * factor, 2)),
-        Sample(KV_CACHE, SERVE, (600 * factor, 3)),
-        Sample(SYSCALL, TRAIN, (23 * factor, 1)),
-        Sample((), TRAIN, (7 * factor, 1)),
+        StackSample(WEIGHTS, SERVE, (1000 * factor, 2)),
+        StackSample(KV_CACHE, SERVE, (600 * factor, 3)),
+        StackSample(SYSCALL, TRAIN, (23 * factor, 1)),
+        StackSample((), TRAIN, (7 * factor, 1)),
     )
-    return Profile(INUSE, samples, SPACE, 1, 1_700_000_000_000_000_000, 60_000_000_000, ("2 stacks were dropped",))
+    return StackProfile(INUSE, samples, SPACE, 1, 1_700_000_000_000_000_000, 60_000_000_000, ("2 stacks were dropped",))
 
 
-def hostile() -> Profile:
+def hostile() -> StackProfile:
     """Return a profile with every name hostile, and a stack of 5,000 frames."""
     frame = Frame(HOSTILE, HOSTILE, 1 << 40, "python", HOSTILE, HOSTILE, (1 << 64) - 1)
     labels = dict.fromkeys(("pid", "comm", "pod", "gpu_uuid", "kind", "rank", "unknown"), HOSTILE)
     deep = tuple(Frame(f"f{depth}", "", depth, "python") for depth in range(5_000))
-    samples = (Sample((frame, frame), labels, ((1 << 62), 1)), Sample(deep, {}, (23, 1)))
-    return Profile(((HOSTILE, HOSTILE), ("inuse_objects", "count")), samples, (HOSTILE, "bytes"), comments=(HOSTILE,))
+    samples = (StackSample((frame, frame), labels, ((1 << 62), 1)), StackSample(deep, {}, (23, 1)))
+    return StackProfile(
+        ((HOSTILE, HOSTILE), ("inuse_objects", "count")), samples, (HOSTILE, "bytes"), comments=(HOSTILE,)
+    )
 
 
 class Source:
@@ -51,18 +53,18 @@ class Source:
         self.problem_text = problem_text
         self.calls = 0
 
-    def inuse(self) -> Profile:
+    def inuse(self) -> StackProfile:
         self.calls += 1
         return inuse(self.calls)
 
-    def alloc(self) -> Profile:
+    def alloc(self) -> StackProfile:
         made = self.inuse()
-        return Profile(ALLOC, made.samples, SPACE, 1, made.time_ns, made.duration_ns)
+        return StackProfile(ALLOC, made.samples, SPACE, 1, made.time_ns, made.duration_ns)
 
-    def launches(self) -> Profile:
+    def launches(self) -> StackProfile:
         made = self.inuse()
-        samples = tuple(Sample(it.stack, it.labels, it.values[:1]) for it in made.samples)
-        return Profile(LAUNCHES, samples, ("launches", "count"), 100, made.time_ns, made.duration_ns)
+        samples = tuple(StackSample(it.stack, it.labels, it.values[:1]) for it in made.samples)
+        return StackProfile(LAUNCHES, samples, ("launches", "count"), 100, made.time_ns, made.duration_ns)
 
     def problem(self) -> str:
         return self.problem_text

@@ -12,7 +12,7 @@ from typing import Any
 
 from exporter import discover, self_metrics
 from exporter.bpf import probe_metrics
-from exporter.collector_state import Health, State, about
+from exporter.collector_state import CollectorState, Health, about
 from exporter.cuda import activity as cuda
 from exporter.cuda import samples as cuda_samples
 from exporter.cuda.functions import FUNCTIONS
@@ -26,7 +26,7 @@ from exporter.nccl import samples as nccl_samples
 from exporter.nccl.stragglers import stragglers
 from exporter.nvml.readings import GPU, LINK
 from exporter.nvml.samples import samples as nvml_samples
-from exporter.nvml.snapshot import DriverVersions, Gpu, GpuIdentity, GpuProcess, Readings, Snapshot
+from exporter.nvml.snapshot import DriverVersions, Gpu, GpuIdentity, GpuProcess, GpuSnapshot, Readings
 from exporter.resolve import workload
 from exporter.verbs import activity as verbs
 from exporter.verbs import control_samples
@@ -185,7 +185,7 @@ def cuda_job(turn: int = 1) -> Iterator[Sample]:
             launches={_APIS[name]: cuda.Launches(1000 * turn, turn) for name in _LAUNCHED},
             calls={_APIS[name]: 10 * turn for name in (*_CALLED, *_WAITS)},
             waits={_APIS[name]: cuda.Waits(turn, tuple([turn] * 28)) for name in _WAITS},
-            memory={(0, kind): cuda.Memory(turn << 20, 0, 0, 0, 0) for kind in (0, 1)},
+            memory={(0, kind): cuda.MemoryTotals(turn << 20, 0, 0, 0, 0) for kind in (0, 1)},
             copies={(way, host): turn for way in (0, 1) for host in (1, 2)} | {(2, 0): turn},
             errors={} if rank else {(_APIS["cuMemAlloc_v2"], 2): cuda.Errors(turn, turn)},
         )
@@ -239,7 +239,7 @@ def gpus(turn: int = 1) -> Iterator[Sample]:
         process = GpuProcess(pid(0, index), "compute", 70 << 30, utilization={"sm": 90, "memory": 40})
         sets["processes"] = Readings(0.0, processes=(process,))
         found.append(Gpu(identity, sets=sets))
-    snapshot = Snapshot("running", driver=DriverVersions("580.95", "13.580.95", 13000), gpus=tuple(found))
+    snapshot = GpuSnapshot("running", driver=DriverVersions("580.95", "13.580.95", 13000), gpus=tuple(found))
     return nvml_samples(snapshot, lambda number: labels(0, number % 1000))
 
 
@@ -284,7 +284,9 @@ def pci(turn: int = 1) -> Iterator[Sample]:
 
 def own() -> list[Sample]:
     """What the exporter has about itself: its process, and a state of each collector that is on by default."""
-    states = (State(name, Health.OK, 0.01, series=1000) for name, it in discover.collectors().items() if it.default)
+    states = (
+        CollectorState(name, Health.OK, 0.01, series=1000) for name, it in discover.collectors().items() if it.default
+    )
     return [*(sample for state in states for sample in about(state)), *self_metrics.process()]
 
 

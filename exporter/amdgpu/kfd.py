@@ -27,7 +27,7 @@ _VRAM = re.compile(r"vram_([0-9]{1,10})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Topology:
+class KfdTopology:
     """GPUs by node, and by the id that names of files have; a GPU that is partitioned has several of both."""
 
     by_node: Mapping[int, Labels]
@@ -45,7 +45,7 @@ def read(sys: Path) -> list[Sample]:
     return [*links(sys, known), *processes(sys, known)]
 
 
-def topology(sys: Path) -> Topology:
+def topology(sys: Path) -> KfdTopology:
     """Read which GPUs there are. Raises OSError where the kernel has no DRM."""
     cards = {(sys / "class/drm" / card / "device").resolve().name: card for card in names(sys)}
     by_node: dict[int, Labels] = {}
@@ -56,10 +56,10 @@ def topology(sys: Path) -> Topology:
             if bus_id in cards:
                 labels = {"card": cards[bus_id], "pci_bus_id": bus_id}
                 by_node[int(folder.name)] = by_id[gpu_id] = labels
-    return Topology(by_node, by_id)
+    return KfdTopology(by_node, by_id)
 
 
-def links(sys: Path, known: Topology) -> Iterator[Sample]:
+def links(sys: Path, known: KfdTopology) -> Iterator[Sample]:
     """Yield the links between two GPUs, each way once: those of partitions of the same two GPUs are one."""
     seen = set[tuple[str, str, str]]()
     for node, gpu in known.by_node.items():
@@ -79,7 +79,7 @@ def links(sys: Path, known: Topology) -> Iterator[Sample]:
                 yield metrics.LINK_BANDWIDTH.sample(bandwidth * 1_000_000, labels)
 
 
-def processes(sys: Path, known: Topology) -> Iterator[Sample]:
+def processes(sys: Path, known: KfdTopology) -> Iterator[Sample]:
     """Yield what each process has of each GPU, of all its partitions together."""
     for folder in _numbered(sys / _FOLDER / "proc", MOST_PROCESSES):
         sizes: dict[str, tuple[Labels, int]] = {}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from exporter.bpf.file_worker import Held
+from exporter.bpf.file_worker import OpenFile
 from exporter.bpf.library import Closeable, Interest, Library
-from exporter.bpf.mappings import File
+from exporter.bpf.mappings import MappedFile
 from exporter.bpf.overwrites import UNFOLLOWED
 from exporter.bpf.shares import User
 
@@ -16,8 +16,8 @@ class Attached:
     """A library that at least one interest is attached to, and the processes that use it. Links are only added."""
 
     library: Library
-    file: File
-    held: Held
+    file: MappedFile
+    held: OpenFile
     user: User
     """The user that the place is counted to."""
     links: list[tuple[Interest, Closeable]]

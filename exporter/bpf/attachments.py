@@ -16,7 +16,7 @@ from exporter.bpf import multi, places, uprobe
 from exporter.bpf.attached import Attached
 from exporter.bpf.file_worker import WORKER
 from exporter.bpf.library import Closeable, Examined, Interest, KeepingInterest, Library, Wait, imports_of, usdt_of
-from exporter.bpf.mappings import File, Mapping
+from exporter.bpf.mappings import MappedFile, Mapping
 from exporter.bpf.overwrites import UNFOLLOWED, Overwrites
 from exporter.bpf.shares import NOBODY, Shares, User
 from exporter.bpf.verdicts import Verdicts
@@ -163,7 +163,7 @@ class Attachments:
                 list(pool.map(self._detach, everything))
         self.overwrites.close()
 
-    def _judge(self, mapping: Mapping, file: File) -> Attached | None:
+    def _judge(self, mapping: Mapping, file: MappedFile) -> Attached | None:
         before = self._by_inode.get(file.unchanging)
         found = self.verdicts.examine(mapping)
         if before is not None:
@@ -179,7 +179,7 @@ class Attachments:
             self._detach(before)
         return self._attach(found, file) if found else None
 
-    def _attach(self, found: Examined, file: File) -> Attached | None:
+    def _attach(self, found: Examined, file: MappedFile) -> Attached | None:
         library, links = found.library, list[tuple[Interest, Closeable]]()
         watch, full = UNFOLLOWED, self._full(found)
         if full:
@@ -205,7 +205,7 @@ class Attachments:
         log.info("attached to a library", extra={"library": library.path, "functions": len(library.functions)})
         return attached
 
-    def _complete(self, attached: Attached, file: File) -> None:
+    def _complete(self, attached: Attached, file: MappedFile) -> None:
         """Attaches those that failed before."""
         links = self._links(attached.library, file, [interest for interest, _ in attached.links])
         if links:
@@ -250,7 +250,7 @@ class Attachments:
         self._detach(attached)
 
     def _links(
-        self, library: Library, file: File, linked: Collection[Interest] = ()
+        self, library: Library, file: MappedFile, linked: Collection[Interest] = ()
     ) -> list[tuple[Interest, Closeable]]:
         """Attaches each interest in the library but the `linked`; the file is doubtful if the system refuses one."""
         links = []

@@ -16,7 +16,7 @@ from exporter.bpf.stale import Named, stale
 CType = type[Any]
 
 
-class Kind(IntEnum):
+class BtfKind(IntEnum):
     VOID = 0
     INT = 1
     PTR = 2
@@ -40,19 +40,19 @@ class Kind(IntEnum):
 
 
 _WIDTH = {  # bytes after the common part; for the second group, per item
-    Kind.INT: 4,
-    Kind.ARRAY: 12,
-    Kind.VAR: 4,
-    Kind.DECL_TAG: 4,
-    Kind.STRUCT: 12,
-    Kind.UNION: 12,
-    Kind.ENUM: 8,
-    Kind.PROTO: 8,
-    Kind.DATASEC: 12,
-    Kind.ENUM64: 12,
+    BtfKind.INT: 4,
+    BtfKind.ARRAY: 12,
+    BtfKind.VAR: 4,
+    BtfKind.DECL_TAG: 4,
+    BtfKind.STRUCT: 12,
+    BtfKind.UNION: 12,
+    BtfKind.ENUM: 8,
+    BtfKind.PROTO: 8,
+    BtfKind.DATASEC: 12,
+    BtfKind.ENUM64: 12,
 }
-_REPEATED = {Kind.STRUCT, Kind.UNION, Kind.ENUM, Kind.PROTO, Kind.DATASEC, Kind.ENUM64}
-_TRANSPARENT = {Kind.TYPEDEF, Kind.VOLATILE, Kind.CONST, Kind.RESTRICT, Kind.TYPE_TAG}
+_REPEATED = {BtfKind.STRUCT, BtfKind.UNION, BtfKind.ENUM, BtfKind.PROTO, BtfKind.DATASEC, BtfKind.ENUM64}
+_TRANSPARENT = {BtfKind.TYPEDEF, BtfKind.VOLATILE, BtfKind.CONST, BtfKind.RESTRICT, BtfKind.TYPE_TAG}
 _SIGNED, _BOOL = 1, 4  # encodings of an INT
 _INTEGERS: dict[tuple[int, bool], CType] = {
     (1, False): ctypes.c_uint8,
@@ -69,7 +69,7 @@ _INTEGERS: dict[tuple[int, bool], CType] = {
 @dataclass(frozen=True, slots=True)
 class Type:
     name: str
-    kind: Kind
+    kind: BtfKind
     flag: bool
     size: int  # or the id of the type referred to
     tail: tuple[tuple[int, ...], ...]
@@ -89,7 +89,7 @@ class Btf:
 
     def __init__(self, section: bytes, object_name: str = "the object") -> None:
         self._object = object_name
-        self._types: list[Type] = [Type("void", Kind.VOID, False, 0, ())]
+        self._types: list[Type] = [Type("void", BtfKind.VOID, False, 0, ())]
         self._classes: dict[int, CType] = {}
         try:
             self._read(section)
@@ -102,7 +102,7 @@ class Btf:
         at, end = header + types_at, header + types_at + types_len
         while at < end:
             name, info, size = struct.unpack_from("=III", section, at)
-            kind, count = Kind(info >> 24 & 0x1F), info & 0xFFFF
+            kind, count = BtfKind(info >> 24 & 0x1F), info & 0xFFFF
             width = _WIDTH.get(kind, 0)
             length = width * (count if kind in _REPEATED else 1)
             tail = section[at + 12 : at + 12 + length]
@@ -121,7 +121,7 @@ class Btf:
     def variables(self, section: str) -> dict[str, Variable]:
         """The variables of a data section such as .maps, by name; empty if there is no such section."""
         for found in self._types:
-            if found.kind is Kind.DATASEC and found.name == section:
+            if found.kind is BtfKind.DATASEC and found.name == section:
                 variables = [(self._at(type_id), offset, size) for type_id, offset, size in found.tail]
                 return {variable.name: Variable(variable.size, offset, size) for variable, offset, size in variables}
         return {}
@@ -137,7 +137,7 @@ class Btf:
     def struct(self, name: str) -> CType:
         """The ctypes class of a struct by its C name; StaleObject if the object has none."""
         for type_id, found in enumerate(self._types):
-            if found.kind is Kind.STRUCT and found.name == name:
+            if found.kind is BtfKind.STRUCT and found.name == name:
                 return self.ctype(type_id)
         raise stale(self._object, f"struct {name}")
 
@@ -147,7 +147,7 @@ class Btf:
         Negative ones come out as unsigned numbers: clang records the sign only since version 15.
         """
         for found in self._types:
-            if found.kind is Kind.ENUM and found.name == name:
+            if found.kind is BtfKind.ENUM and found.name == name:
                 constants = Named[int](self._object, "constant")
                 constants.update((self._text(text), value) for text, value in found.tail)
                 return constants
@@ -165,25 +165,25 @@ class Btf:
     def _mirror(self, found: Type) -> CType:
         if found.kind in _TRANSPARENT:
             return self.ctype(found.size)
-        if found.kind is Kind.PTR:
+        if found.kind is BtfKind.PTR:
             return ctypes.c_uint64
-        if found.kind is Kind.ENUM:
+        if found.kind is BtfKind.ENUM:
             return _INTEGERS[found.size, False]
-        if found.kind is Kind.INT:
+        if found.kind is BtfKind.INT:
             encoding = found.tail[0][0] >> 24 & 0xF
             if found.name == "char":
                 return ctypes.c_char
             return ctypes.c_bool if encoding & _BOOL else _INTEGERS[found.size, bool(encoding & _SIGNED)]
-        if found.kind is Kind.ARRAY:
+        if found.kind is BtfKind.ARRAY:
             element, _, count = found.tail[0]
             array: CType = self.ctype(element) * count
             return array
-        if found.kind in (Kind.STRUCT, Kind.UNION):
+        if found.kind in (BtfKind.STRUCT, BtfKind.UNION):
             return self._record(found)
         raise TypeError(f"BTF kind {found.kind.name} ({found.name or 'anonymous'}) has no ctypes mirror")
 
     def _record(self, found: Type) -> CType:
-        base: Any = ctypes.Structure if found.kind is Kind.STRUCT else ctypes.Union
+        base: Any = ctypes.Structure if found.kind is BtfKind.STRUCT else ctypes.Union
         if found.flag:
             raise TypeError(f"struct {found.name} has bit-fields: use whole fields between kernel and exporter")
         members = [

@@ -6,9 +6,9 @@ import struct
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from exporter.bpf.elf_file import AARCH64, X86_64, ElfError, ElfFile, Part, Section, TakesLonger
+from exporter.bpf.elf_file import AARCH64, X86_64, ElfError, ElfFile, LoadedPart, Section, TakesLonger
 
-__all__ = ["AARCH64", "X86_64", "Elf", "ElfError", "Function", "Part", "TakesLonger"]
+__all__ = ["AARCH64", "X86_64", "Elf", "ElfError", "Function", "LoadedPart", "TakesLonger"]
 
 _SYMBOL = struct.Struct("<IBBHQQ")
 _NOTE = struct.Struct("<III")

@@ -32,7 +32,7 @@ class TakesLonger(ElfError):
     """Reading the file was stopped: it takes more time than it was given."""
 
 
-class Part(NamedTuple):
+class LoadedPart(NamedTuple):
     """A piece of the file and the address it is loaded at, before relocation; size in bytes."""
 
     address: int
@@ -105,14 +105,14 @@ class ElfFile:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def parts(self, kind: int) -> list[Part]:
+    def parts(self, kind: int) -> list[LoadedPart]:
         """What the segments of a kind (p_type) take of the file."""
-        return [Part(s.address, s.offset, s.in_file) for s in self._segments if s.kind == kind]
+        return [LoadedPart(s.address, s.offset, s.in_file) for s in self._segments if s.kind == kind]
 
     @property
-    def code_parts(self) -> list[Part]:
+    def code_parts(self) -> list[LoadedPart]:
         """Where the file has code."""
-        return [Part(s.address, s.offset, s.in_file) for s in self._code]
+        return [LoadedPart(s.address, s.offset, s.in_file) for s in self._code]
 
     def offset(self, address: int) -> int:
         """Where in the file the byte of an address is; ElfError if the file has none."""

@@ -25,7 +25,7 @@ import exporter
 from exporter.background.child import offer_to_oom
 from exporter.bpf import privileges
 from exporter.bpf.elf import ElfError, TakesLonger
-from exporter.bpf.file_worker_child import Child
+from exporter.bpf.file_worker_child import WorkerProcesses
 from exporter.bpf.messages import declared, decode, encode
 from exporter.bpf.reader import ANSWER, HELLO, LENGTH, exactly
 
@@ -60,7 +60,7 @@ class Stuck(ChildError):
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class FileArgument:
     """A file as an argument of a call: there it is an Elf."""
 
     path: str
@@ -73,7 +73,7 @@ class File:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class OpenFile:
     """A file that stays what it is, whatever happens to its name: closing this waits for no file system (O_PATH)."""
 
     descriptor: int
@@ -81,14 +81,14 @@ class Held:
     """The user it belongs to."""
 
 
-class Worker:
+class FileWorker:
     """Calls functions of this package in a child, one at a time. Safe from any thread."""
 
     def __init__(self, idle: float = IDLE, seconds: float = SECONDS, patience: float = PATIENCE) -> None:
         self._idle, self._seconds, self._patience = idle, seconds, patience
         self._lock = threading.Lock()
-        self.child: Child | None = None
-        self._stuck: list[tuple[int, Child]] = []
+        self.child: WorkerProcesses | None = None
+        self._stuck: list[tuple[int, WorkerProcesses]] = []
         self._interruptions = 0
         self._spent = threading.local()
         self.too_long = self.stuck = 0
@@ -104,7 +104,7 @@ class Worker:
 
     def call_and_hold(
         self, function: Callable[..., Any], *arguments: Any, within: float | None = None
-    ) -> tuple[Any, Held]:
+    ) -> tuple[Any, OpenFile]:
         """Calls a function as `call` does. Returns the first file too, held for the caller to close.
 
         Raises TakesLonger where the function reads for more than `within` seconds of an ordinary processor's time.
@@ -135,9 +135,9 @@ class Worker:
 
     def _call(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any] | None = None
-    ) -> tuple[Any, Held | None]:
-        files = [it for it in arguments if isinstance(it, File)]
-        sent = [{"file": files.index(it)} if isinstance(it, File) else encode(it) for it in arguments]
+    ) -> tuple[Any, OpenFile | None]:
+        files = [it for it in arguments if isinstance(it, FileArgument)]
+        sent = [{"file": files.index(it)} if isinstance(it, FileArgument) else encode(it) for it in arguments]
         call = {"module": function.__module__, "name": function.__qualname__, "arguments": sent}
         message = json.dumps(call | {"files": encode(files)} | (options or {})).encode()
         device = files[0].device if files else 0
@@ -159,14 +159,14 @@ class Worker:
             raise
         return result, held
 
-    def _refuse(self, files: list[File]) -> None:
+    def _refuse(self, files: list[FileArgument]) -> None:
         now = time.monotonic()
         self._stuck = [(device, it) for device, it in self._stuck if not it.has_ended() or now < it.ended_at + REST]
         stuck = {device for device, _ in self._stuck if device}
         if any(file.device in stuck for file in files) or len(self._stuck) >= MOST_STUCK:
             raise Stuck("its file system does not answer")
 
-    def _request(self, message: bytes, device: int) -> tuple[bytes, Held | None]:
+    def _request(self, message: bytes, device: int) -> tuple[bytes, OpenFile | None]:
         child = self.child or self._start()
         child.seconds()
         try:
@@ -184,7 +184,7 @@ class Worker:
             if len(head) < ANSWER.size:
                 raise EOFError
             length, owner = ANSWER.unpack(head)
-            held = Held(descriptors[0], owner) if descriptors else None
+            held = OpenFile(descriptors[0], owner) if descriptors else None
             try:
                 return exactly(child.connection, length), held
             except BaseException:
@@ -199,13 +199,13 @@ class Worker:
         finally:
             self._charge(child)
 
-    def _charge(self, child: Child) -> float:
+    def _charge(self, child: WorkerProcesses) -> float:
         """Charges this thread with the processor time since the last call of this method; returns the seconds."""
         used = child.seconds()
         self._spent.seconds = self.spent() + used / child.slowness
         return used
 
-    def _answers(self, child: Child, limit: float, patience: float) -> bool:
+    def _answers(self, child: WorkerProcesses, limit: float, patience: float) -> bool:
         """Waits for the child. False where it makes no progress for `patience` seconds, or this call is interrupted.
 
         Ends the child and raises TooLong where it takes more than `limit` seconds of the processor's time.
@@ -227,7 +227,7 @@ class Worker:
                 return False
         return True
 
-    def _start(self) -> Child:
+    def _start(self) -> WorkerProcesses:
         found = importlib.util.find_spec("capstone")
         places = [Path(exporter.__file__).parents[1]]
         places += [Path(found.origin).parents[1]] if found and found.origin else []
@@ -248,7 +248,7 @@ class Worker:
             ours.close()
             raise ChildError(error.errno, f"the process that reads files cannot be started: {error}") from error
         offer_to_oom(process.pid)
-        child = self.child = Child(process, ours)
+        child = self.child = WorkerProcesses(process, ours)
         atexit.register(self.close)
         if not self._answers(child, float("inf"), max(START_PATIENCE, self._patience)):
             self._stop(0)
@@ -278,10 +278,10 @@ def _result(function: Callable[..., Any], answer: bytes) -> Any:
     raise TakesLonger(text) if kind == "longer" else ElfError(text)
 
 
-def _close(held: Held | None) -> None:
+def _close(held: OpenFile | None) -> None:
     if held:
         os.close(held.descriptor)
 
 
-WORKER = Worker()
+WORKER = FileWorker()
 """One for the process, though modules have no state here otherwise: what it holds is a child that comes and goes."""

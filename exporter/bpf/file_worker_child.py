@@ -15,7 +15,7 @@ from pathlib import Path
 _KILL_SECONDS = 0.5
 
 
-class Child:
+class WorkerProcesses:
     """The two processes, and how much of the processor's time they used."""
 
     def __init__(self, process: subprocess.Popen[bytes], connection: socket.socket) -> None:

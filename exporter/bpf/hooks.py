@@ -19,7 +19,7 @@ from exporter.bpf.uprobe import AttachError, Point
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class HookState:
     """How one symbol of one library is observed."""
 
     symbol: str
@@ -152,18 +152,18 @@ class Hooked:
         """Whether return probes are wanted and not allowed at present."""
         return bool(self._refusal) and any(self._waits_for_returns(symbol) for symbol in self.places.found)
 
-    def states(self) -> Iterator[State]:
+    def states(self) -> Iterator[HookState]:
         with self._lock:
             library = self.library.path
             for symbol, reason in self.places.problems.items():
-                yield State(symbol, library, "", False, reason)
+                yield HookState(symbol, library, "", False, reason)
             reasons = {symbol: self._why_not(symbol) for symbol in self.places.found}
             for symbol, reason in reasons.items():
-                yield State(symbol, library, self.places.found[symbol].kind, not reason, reason)
+                yield HookState(symbol, library, self.places.found[symbol].kind, not reason, reason)
             for symbol, probed in self.places.same.items():
                 kind = self.places.found[probed].kind if probed in reasons else ""
                 reason = reasons.get(probed) or self.places.problems.get(probed, "")
-                yield State(symbol, library, kind, not reason, reason or f"the same code as {probed}")
+                yield HookState(symbol, library, kind, not reason, reason or f"the same code as {probed}")
 
     def close(self) -> None:
         """Detaches everything; harmless when done before."""

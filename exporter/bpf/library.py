@@ -15,7 +15,7 @@ from exporter.background.patience import Unanswered
 from exporter.bpf import usdt
 from exporter.bpf.dynamic import soname
 from exporter.bpf.elf import Elf, Function
-from exporter.bpf.file_worker import WORKER, File, Held, Worker
+from exporter.bpf.file_worker import WORKER, FileArgument, FileWorker, OpenFile
 from exporter.bpf.mappings import Mapping as MappedFile
 from exporter.bpf.trial_program import MACHINES
 from exporter.bpf.usdt import Site
@@ -154,12 +154,12 @@ class Examined:
     """A library, held by a descriptor that is to be closed."""
 
     library: Library
-    held: Held
+    held: OpenFile
 
 
-def file_of(library: Library) -> File:
+def file_of(library: Library) -> FileArgument:
     """A library as an argument of a call in the process that reads files."""
-    return File(library.open_path, device=library.identity[0])
+    return FileArgument(library.open_path, device=library.identity[0])
 
 
 def examine(
@@ -169,7 +169,7 @@ def examine(
     imported: Collection[str] = (),
     traced: Collection[str] = (),
     within: float | None = None,
-    worker: Worker = WORKER,
+    worker: FileWorker = WORKER,
 ) -> Examined | None:
     """The library behind a mapping.
 
@@ -180,7 +180,7 @@ def examine(
     link = process_memory.living(proc, mapping.pid) / "map_files" / f"{mapping.start:x}-{mapping.end:x}"
     identity = mapping.file.identity
     # Device and number may be an overlay's; size and time are the real file's.
-    file = File(str(link), mapping.file.size, mapping.file.modified, identity[0])
+    file = FileArgument(str(link), mapping.file.size, mapping.file.modified, identity[0])
     try:
         shown = os.fsencode(process_memory.patiently(proc, mapping.pid, lambda _: link.readlink()))
         found, held = worker.call_and_hold(search, file, wanted, imported, traced, within=within)

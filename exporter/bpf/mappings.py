@@ -23,7 +23,7 @@ ONE_BY_ONE = 64
 _TRIES = 3
 
 
-class File(NamedTuple):
+class MappedFile(NamedTuple):
     """A file and its content, distinct from every other: also from one replaced in place or given an old number."""
 
     inode: int
@@ -66,8 +66,8 @@ class Mapping(NamedTuple):
     unused: int
 
     @property
-    def file(self) -> File:
-        return File._make(self[4:10])
+    def file(self) -> MappedFile:
+        return MappedFile._make(self[4:10])
 
 
 class Lister(Protocol):

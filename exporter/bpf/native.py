@@ -133,7 +133,7 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {  # result, then arguments
 }
 
 
-class Library:
+class NativeLibrary:
     """The libbpf of this machine. Functions are attributes under their C names; those returning int give -errno."""
 
     def __init__(self) -> None:
@@ -182,9 +182,9 @@ class Library:
 
 
 @functools.cache
-def library() -> Library:
+def library() -> NativeLibrary:
     """Opens libbpf at first use; BpfError if this machine has none."""
-    return Library()
+    return NativeLibrary()
 
 
 def failure(code: int, attempted: str, details: str = "") -> BpfError:

@@ -19,7 +19,7 @@ from exporter.bpf.charges import Charges
 from exporter.bpf.find_places import Places, find_places
 from exporter.bpf.gaps import Gaps
 from exporter.bpf.hook import Hook
-from exporter.bpf.hooks import Hooked, State
+from exporter.bpf.hooks import Hooked, HookState
 from exporter.bpf.libbpf import Link, Program
 from exporter.bpf.library import Library
 from exporter.bpf.naming import names
@@ -35,7 +35,7 @@ from exporter.bpf.sampled_file import SampledFile
 from exporter.bpf.symbol_coverage import SymbolCoverage, one_family
 from exporter.model import Sample
 
-__all__ = ["Hook", "Listener", "Probes", "State"]
+__all__ = ["Hook", "Listener", "Probes", "HookState"]
 
 log = logging.getLogger(__name__)
 
@@ -174,7 +174,7 @@ class Probes:
         if self._listener:
             self._listener.processes_replaced(pids)
 
-    def states(self) -> list[State]:
+    def states(self) -> list[HookState]:
         """How each symbol of each library is observed, and why not; for people to read."""
         return [state for probed in self.present() for state in probed.hooked.states()]
 

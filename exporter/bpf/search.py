@@ -15,7 +15,7 @@ from exporter.bpf.library import Vanished, Wait
 from exporter.bpf.mappings import Mapping
 from exporter.bpf.patient_lister import PatientLister
 from exporter.bpf.status import LATENCY_BOUNDS
-from exporter.bpf.users import Users
+from exporter.bpf.users import LibraryUsers
 from exporter.bpf.watch import Batch
 from exporter.model import Distribution
 from exporter.process_end import has_ended
@@ -44,7 +44,7 @@ class Search:
     def __init__(
         self,
         lister: PatientLister,
-        users: Users,
+        users: LibraryUsers,
         attachments: Attachments,
         closing: threading.Event,
         resync: float,

@@ -99,7 +99,7 @@ SOURCE_AGE = Metric(
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class SearchStatus:
     """One moment of the search. Counts are since the start."""
 
     lister: str = ""

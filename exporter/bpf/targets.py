@@ -23,12 +23,12 @@ from exporter.bpf.mappings import IteratorLister, Lister, ProcLister
 from exporter.bpf.native import BpfError, not_started
 from exporter.bpf.patient_lister import PatientLister
 from exporter.bpf.search import Search
-from exporter.bpf.status import SOURCE_AGE, Status
-from exporter.bpf.users import Users
+from exporter.bpf.status import SOURCE_AGE, SearchStatus
+from exporter.bpf.users import LibraryUsers
 from exporter.bpf.watch import Watch
 from exporter.model import Sample
 
-__all__ = ["Closeable", "Interest", "Library", "Status", "Targets"]
+__all__ = ["Closeable", "Interest", "Library", "SearchStatus", "Targets"]
 
 _PAUSE, _LONGEST_PAUSE = 0.05, 0.25
 _JOIN_SECONDS = 4.0
@@ -48,7 +48,7 @@ class Targets:
         self._next_release = 0.0
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
-        self._status = Status()
+        self._status = SearchStatus()
         self._refusal: OSError | None = None
         self.scanned = threading.Event()
         """Set once the processes that ran at start have been looked at, and their libraries attached to."""
@@ -95,7 +95,7 @@ class Targets:
             self._poll.close()
             raise
         self._lister = PatientLister(choose_lister(self._proc), self._proc)
-        self.users = Users(self._poll)
+        self.users = LibraryUsers(self._poll)
         self._attachments = Attachments(self._interests, self._proc, self._grace)
         self._urgent = select.poll()
         self._urgent.register(self._wake, select.POLLIN)
@@ -123,7 +123,7 @@ class Targets:
         return not self._thread.is_alive()
 
     @property
-    def status(self) -> Status:
+    def status(self) -> SearchStatus:
         return self._status
 
     def collect(self) -> Iterable[Sample]:
@@ -190,7 +190,7 @@ class Targets:
 
     def _publish(self) -> None:
         attachments = self._attachments
-        self._status = Status(
+        self._status = SearchStatus(
             self._lister.name,
             tuple((attached.library.path, len(attached.users)) for attached in attachments),
             self._search.latencies,

@@ -32,7 +32,7 @@ class _Process:
     """Each with how many of its links the process was announced to."""
 
 
-class Users:
+class LibraryUsers:
     """Calls interests with processes. The end of each is known by a pidfd in `poll`: none is lost, none is mistaken for
     a later process of the same pid (pidfd_open(2): readable once the last thread is gone).
     """

@@ -12,7 +12,7 @@ from exporter.bpf.attached import Attached
 from exporter.bpf.elf import ElfError, TakesLonger
 from exporter.bpf.file_worker import ChildError, Stuck, TooLong
 from exporter.bpf.library import Examined, Interest, Wait, examine, imports_of, usdt_of
-from exporter.bpf.mappings import File, Mapping
+from exporter.bpf.mappings import MappedFile, Mapping
 from exporter.bpf.shares import User
 
 MAX_VERDICTS = 1 << 14
@@ -36,49 +36,49 @@ class Verdicts:
         self._wanted = frozenset(symbol for interest in interests for symbol in interest.symbols)
         self._imported = frozenset(symbol for interest in interests for symbol in imports_of(interest))
         self._traced = frozenset(probe for interest in interests for probe in usdt_of(interest))
-        self._verdicts: dict[File, Attached | None] = {}
-        self._doubtful: set[File] = set()
-        self._turned_away: dict[File, set[User]] = {}
+        self._verdicts: dict[MappedFile, Attached | None] = {}
+        self._doubtful: set[MappedFile] = set()
+        self._turned_away: dict[MappedFile, set[User]] = {}
         """The users who had no place for a file: others may have."""
-        self._long: set[File] = set()
+        self._long: set[MappedFile] = set()
         self._too_long: dict[tuple[int, ...], float] = {}
         self.examined = self.unreadable = 0
         self.unsearched: Counter[str] = Counter()
         """Files that were not searched, by reason."""
 
-    def __getitem__(self, file: File) -> Attached | None:
+    def __getitem__(self, file: MappedFile) -> Attached | None:
         return self._verdicts[file]
 
-    def __setitem__(self, file: File, attached: Attached | None) -> None:
+    def __setitem__(self, file: MappedFile, attached: Attached | None) -> None:
         if len(self._verdicts) >= MAX_VERDICTS:
             self._verdicts = {known: library for known, library in self._verdicts.items() if library}
         self._verdicts[file] = attached
 
-    def is_uninteresting(self, file: File) -> bool:
+    def is_uninteresting(self, file: MappedFile) -> bool:
         """Whether the file was searched and holds nothing of interest."""
         return file not in self._doubtful and self._verdicts.get(file, self) is None
 
-    def is_open(self, file: File, find_user: Callable[[], User]) -> bool:
+    def is_open(self, file: MappedFile, find_user: Callable[[], User]) -> bool:
         """Whether there is no verdict on a file yet that holds for this user."""
         turned_away = self._turned_away.get(file)
         return file not in self._verdicts or (turned_away is not None and find_user() not in turned_away)
 
-    def is_long(self, file: File) -> bool:
+    def is_long(self, file: MappedFile) -> bool:
         """Whether the first try of a file, in a slice of time, was too short to search it."""
         return file in self._long
 
-    def is_doubtful(self, file: File) -> bool:
+    def is_doubtful(self, file: MappedFile) -> bool:
         return file in self._doubtful
 
-    def doubt(self, file: File) -> None:
+    def doubt(self, file: MappedFile) -> None:
         """Has a file examined again after the next `retry`."""
         self._doubtful.add(file)
 
-    def turn_away(self, file: File, user: User) -> None:
+    def turn_away(self, file: MappedFile, user: User) -> None:
         """Takes note of a user who has no place for a file."""
         self._turned_away.setdefault(file, set()).add(user)
 
-    def admit(self, file: File) -> None:
+    def admit(self, file: MappedFile) -> None:
         """Takes note of a place for a file, whoever had none."""
         self._turned_away.pop(file, None)
 
@@ -88,7 +88,7 @@ class Verdicts:
         self._doubtful.add(attached.file)
         self._turned_away[attached.file] = {attached.user}
 
-    def forget(self, file: File) -> None:
+    def forget(self, file: MappedFile) -> None:
         """Drops the verdict on a file."""
         self._verdicts.pop(file, None)
 

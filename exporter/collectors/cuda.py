@@ -19,7 +19,7 @@ from exporter.cuda.flags import FLAGS as FLAGS
 from exporter.cuda.flags import live_rows
 from exporter.cuda.functions import FUNCTIONS, coverable, layer, scene
 from exporter.cuda.interposers import passes_on
-from exporter.cuda.launches import CountedLaunches
+from exporter.cuda.launches import CudaLaunches
 from exporter.cuda.names import Names
 from exporter.cuda.records import ContextEnd, CudaSpan
 from exporter.cuda.samples import function, held, samples
@@ -34,7 +34,7 @@ from exporter.resolve.process_gpus import ProcessGpus
 from exporter.stacks import metrics as stack_metrics
 
 if TYPE_CHECKING:
-    from exporter.cuda.profiling import Profiling
+    from exporter.cuda.profiling import CudaProfiling
 
 METRICS: tuple[Metric, ...] = (
     *(value for value in vars(metrics).values() if isinstance(value, Metric)),
@@ -60,7 +60,7 @@ class Cuda(ProbeCollector[Activity]):
         self._joined: dict[int, set[str]] = {}
         """The libraries of a process that may have been called before they were attached to."""
         self._exemplars = Exemplars()
-        self.profiling: Profiling | None = None
+        self.profiling: CudaProfiling | None = None
 
     def load(self) -> None:
         """As of any probe; waits NVML_SECONDS at most for the memory of the node's GPUs."""
@@ -128,7 +128,7 @@ class Cuda(ProbeCollector[Activity]):
         return "runtime" if self.node.settings["layers"] == "runtime" else "driver"
 
     def _subject(self) -> Subject:
-        self._launches = CountedLaunches(self.probes, self.object.maps, self._bounded)
+        self._launches = CudaLaunches(self.probes, self.object.maps, self._bounded)
         return self._launches
 
     def _read(self) -> Mapping[int, Activity]:

@@ -14,8 +14,8 @@ from exporter.compat.dcgm import csv
 from exporter.compat.dcgm.derived import Derived
 from exporter.compat.dcgm.engine import EMBEDDED
 from exporter.compat.dcgm.owners import EntityOwners
-from exporter.compat.dcgm.profiling import Profiling
-from exporter.compat.dcgm.series import HOSTNAME_LABELS, Entity, Series, metric
+from exporter.compat.dcgm.profiling import DcgmProfiling
+from exporter.compat.dcgm.series import HOSTNAME_LABELS, DcgmSeries, Entity, metric
 from exporter.model import Kind, Metric, Sample, Unavailable
 from exporter.node import Node
 from exporter.nodename import node_name
@@ -131,14 +131,16 @@ class Dcgm:
         self._derived = Derived()
         self._rows: tuple[csv.FieldRow, ...] = settings["rows"] if settings["compat.dcgm"] else ()
         hostname = node_name()
-        self._series = Series(self._rows, settings["compat.dcgm.names"], settings["compat.hostname-label"], hostname)
+        self._series = DcgmSeries(
+            self._rows, settings["compat.dcgm.names"], settings["compat.hostname-label"], hostname
+        )
         interval = settings["dcgm.interval"]
         from exporter.compat.dcgm.endpoint import PageReader, Passthrough  # with urllib.request
 
         self._endpoint = PageReader(settings["dcgm.url"], interval) if settings["dcgm.url"] else None
         self._passthrough = Passthrough()
         bindings = settings["dcgm.bindings"]
-        self._profiling = Profiling(Path(bindings), settings["dcgm.host-engine"], interval) if bindings else None
+        self._profiling = DcgmProfiling(Path(bindings), settings["dcgm.host-engine"], interval) if bindings else None
         self._looker = Poller("dcgm looker", self._look, LOOK_SECONDS, first_after=LOOK_SECONDS)
 
     def start(self) -> None:

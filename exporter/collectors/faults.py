@@ -16,7 +16,7 @@ from exporter.compat import former_names
 from exporter.faults import clock, machine, metrics, pci, sensors
 from exporter.faults.ipmi import Ipmi
 from exporter.faults.kernel_log import WORDS, fault
-from exporter.faults.processes import Processes
+from exporter.faults.processes import ProcessScan
 from exporter.faults.smart import Smart
 from exporter.kmsg.records import Record
 from exporter.model import Metric, Sample, Unavailable
@@ -124,7 +124,7 @@ class Faults:
             "cpus": partial(machine.processors, node.sys),
             "memory": partial(machine.memory, node.proc),
             "clock": clock.samples,
-            "processes": Processes(node.proc, self._gpu_processes).samples,
+            "processes": ProcessScan(node.proc, self._gpu_processes).samples,
         }
         if settings["reports"]:
             self._sources["reports"] = partial(machine.reports, Path(settings["reports"]))

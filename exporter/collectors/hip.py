@@ -14,7 +14,7 @@ from exporter.call_collector import CallCollector, Rows, distribution, sample
 from exporter.governor.subject import Subject
 from exporter.hip import metrics
 from exporter.hip.codes import error_name
-from exporter.hip.launches import CountedLaunches
+from exporter.hip.launches import HipLaunches
 from exporter.ledger import Process
 from exporter.model import Metric, Sample
 from exporter.node import Node
@@ -83,7 +83,7 @@ class Hip(CallCollector):
         return {**super()._table(), **launches}
 
     def _subject(self) -> Subject:
-        self.launches = CountedLaunches(self.probes, self.object.maps, self._names, self._launching)
+        self.launches = HipLaunches(self.probes, self.object.maps, self._names, self._launching)
         return self.launches
 
     def _options(self) -> Mapping[str, Any]:

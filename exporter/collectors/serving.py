@@ -26,7 +26,7 @@ from exporter.serving.activity import Activity
 from exporter.serving.engines import engine
 from exporter.serving.following import Following
 from exporter.serving.spans import TRACEPARENT, span
-from exporter.serving.tls import PROGRAMS, Tls
+from exporter.serving.tls import PROGRAMS, TlsProbes
 
 if TYPE_CHECKING:
     from exporter.serving.engine_numbers import EngineNumbers
@@ -96,7 +96,7 @@ class Serving:
         self._activities: dict[int, Activity] = {}
         self._engines: EngineNumbers | None = None
         self._streams: Streams | None = None
-        self.tls: Tls | None = None
+        self.tls: TlsProbes | None = None
         self.ledger = Ledger[Activity](self._read, self._take, node.processes, node.proc, fold=self._fold)
 
     def start(self) -> None:
@@ -127,7 +127,7 @@ class Serving:
         self._events.start("serving events", gather=_GATHER)
         maps = self.object.maps
         if tls:
-            self.tls = Tls(self.object.programs, self._follows, self.node.trial.returns_allowed, self.node.proc)
+            self.tls = TlsProbes(self.object.programs, self._follows, self.node.trial.returns_allowed, self.node.proc)
             self.node.targets.want(self.tls)
         changed = self.tls.followed if self.tls else None
         self._following = Following(self.node.proc, maps["processes"], maps["candidates"], changed)
@@ -222,7 +222,7 @@ class Serving:
             self._streams = Streams()
         self._streams.take(record.fields)
 
-    def _ended(self, record: answer.Record) -> None:
+    def _ended(self, record: answer.RequestRecord) -> None:
         """Count a request."""
         pid = record.tgid
         fields = self._streams.pop(record.connection, record.stream) if self._streams else None
@@ -230,7 +230,7 @@ class Serving:
         if read:
             self._count(pid, record, read, fields)
 
-    def _count(self, pid: int, record: answer.Record, read: answer.Answer, fields: Fields | None) -> None:
+    def _count(self, pid: int, record: answer.RequestRecord, read: answer.Answer, fields: Fields | None) -> None:
         if fields and fields.traceparent:
             record.traceparent = fields.traceparent[:TRACEPARENT]
         with self._lock:

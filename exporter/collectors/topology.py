@@ -81,8 +81,8 @@ def configure(values: Mapping[str, Value]) -> Mapping[str, Any]:
     }
 
 
-def create(node: Node) -> Topology:
-    return Topology(node)
+def create(node: Node) -> TopologyCollector:
+    return TopologyCollector(node)
 
 
 def sources(
@@ -102,7 +102,7 @@ def sources(
     )
 
 
-class Topology:
+class TopologyCollector:
     """Reads the sources in the background: neither the API server nor a file on a hung mount keeps a scrape waiting."""
 
     name = "topology"

@@ -27,13 +27,13 @@ from exporter.verbs import control_samples, learning, metrics
 from exporter.verbs.activity import Activity, read, read_posted, take
 from exporter.verbs.attaching import Attaching
 from exporter.verbs.busiest import Busiest
-from exporter.verbs.costs import POSTS, Costs
+from exporter.verbs.costs import POSTS, VerbsCosts
 from exporter.verbs.destroyed_qps import DestroyedQps
 from exporter.verbs.functions import HITS, POSTING, table
 from exporter.verbs.learning import Pointers
 from exporter.verbs.peers import Peers
 from exporter.verbs.poll_sampling import Windows, polls_allowed
-from exporter.verbs.posted import PostedBytes, Sums
+from exporter.verbs.posted import PostedBytes, PostedSums
 from exporter.verbs.posts import CountedPosts
 from exporter.verbs.records import LearnedObject, LiveContext, VerbsSpan
 from exporter.verbs.samples import PeerLabels, bytes_by_port, samples
@@ -117,10 +117,10 @@ class Verbs(ProbeCollector[Activity]):
         self.peers = Peers(self.node.sys)
         self._peer_labels, self._busiest = PeerLabels(self.peers), Busiest()
         self._destroyed_qps = DestroyedQps()
-        self._sums = Sums()
+        self._sums = PostedSums()
         self._rehearsal = Rehearsal(self._copy, self._table(), {name: (name,) for name in POSTS})
         rows = self.object.maps["process_hits"]
-        self.charged = Costs(lambda function: self.probes.price(function), rows, self._hit)
+        self.charged = VerbsCosts(lambda function: self.probes.price(function), rows, self._hit)
 
     def _copy(self) -> Object:
         """The object once more, to try what its programs cost; it makes no spans, and follows few queue pairs."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from exporter.infiniband.drivers import HW_GROUP, PORT_GROUP, CounterName
-from exporter.infiniband.sysfs import Port, Reading
+from exporter.infiniband.sysfs import DeviceReading, SysfsPort
 from exporter.model import Kind, Metric, Sample
 
 _EXTENDED = "counters_ext"
@@ -104,12 +104,12 @@ _COUNTERS = {
 METRICS = (INFO, STATE, PHYSICAL_STATE, RATE, LIFESPAN, *_COUNTERS.values())
 
 
-def of_device(reading: Reading) -> Sample:
+def of_device(reading: DeviceReading) -> Sample:
     labels = {"board_id": reading.board_id, "firmware_version": reading.firmware, "hca_type": reading.hca_type}
     return INFO.sample(1, {"device": reading.device, **labels})
 
 
-def of_port(port: Port, values: Mapping[CounterName, int], labels: Mapping[str, str]) -> Iterator[Sample]:
+def of_port(port: SysfsPort, values: Mapping[CounterName, int], labels: Mapping[str, str]) -> Iterator[Sample]:
     """Yield node_exporter's samples of a port with the counters `values`, in the units of scale()."""
     for metric, value in (
         (STATE, port.link.state),

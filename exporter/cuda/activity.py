@@ -30,7 +30,7 @@ class Waits(NamedTuple):
     slots: tuple[int, ...]
 
 
-class Memory(NamedTuple):
+class MemoryTotals(NamedTuple):
     """Bytes, but for the last."""
 
     allocated: int
@@ -49,7 +49,7 @@ class Memory(NamedTuple):
         """Bytes in use; None where it is not known, since some allocations are untracked or doubtful."""
         return None if self.untracked or self.doubtful else max(0, self.allocated - self.freed - self.implicit)
 
-    def ended(self) -> Memory:
+    def ended(self) -> MemoryTotals:
         """After the process: the system took back what was tracked and not freed; who freed the rest is not known."""
         implicit = max(self.implicit, self.allocated - self.freed - self.untracked)
         return self._replace(implicit=implicit, doubtful=0)
@@ -67,7 +67,7 @@ class Counts:
     errors: dict[tuple[int, int], Errors] = field(default_factory=dict)
     """By api and code."""
     waits: dict[int, Waits] = field(default_factory=dict)
-    memory: dict[tuple[int, int], Memory] = field(default_factory=dict)
+    memory: dict[tuple[int, int], MemoryTotals] = field(default_factory=dict)
     """By layer and memory."""
     copies: dict[tuple[int, int], int] = field(default_factory=dict)
     """Bytes by direction and host."""
@@ -90,8 +90,8 @@ class Counts:
             slots = tuple(a + b for a, b in zip(old.slots, waits.slots, strict=True))
             self.waits[api] = Waits(old.sum_ns + waits.sum_ns, slots)
         for kind, memory in late.memory.items():
-            held = self.memory.get(kind, Memory(0, 0, 0, 0, 0))
-            self.memory[kind] = Memory(*(a + b for a, b in zip(held, memory, strict=True)))
+            held = self.memory.get(kind, MemoryTotals(0, 0, 0, 0, 0))
+            self.memory[kind] = MemoryTotals(*(a + b for a, b in zip(held, memory, strict=True)))
         for way, copied in late.copies.items():
             self.copies[way] = self.copies.get(way, 0) + copied
 
@@ -172,7 +172,7 @@ def _by_process(rows: CountedRows) -> dict[int, Activity]:
     for call, waited in rows["waits"]:
         seen[call.tgid].devices[call.device].waits[call.api] = Waits(waited.sum_ns, tuple(waited.slots))
     for kind, total in rows["totals"]:
-        memory = Memory(
+        memory = MemoryTotals(
             total.allocated, total.freed, total.implicit, total.untracked, total.unmatched_frees, total.doubtful
         )
         seen[kind.tgid].devices[kind.device].memory[kind.layer, kind.memory] = memory

@@ -23,7 +23,7 @@ def layer(symbol: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class CudaFunction:
     """One hooked symbol. `bytes_at` and `host_at` are argument positions of copies; of a new context, its device's.
 
     Of a pool, `bytes_at` is where in what argument 1 points to its memory's location stands.
@@ -68,7 +68,7 @@ class Function:
         ]
 
 
-def scene(function: Function) -> Scene:
+def scene(function: CudaFunction) -> Scene:
     """The calls tried for the cost of this function: those with the same hooks and a similar effect."""
     if function.launches:
         return ("cuLaunchKernel",)
@@ -96,10 +96,10 @@ def _all(
     bytes_at: int = NO_ARGUMENT,
     host_at: int = NO_ARGUMENT,
     launches: str = "",
-) -> tuple[Function, ...]:
+) -> tuple[CudaFunction, ...]:
     """Each name, and each with the suffix of its per-thread-stream variant."""
     return tuple(
-        Function(name + suffix, program, effect, memory, direction, bytes_at, host_at, launches)
+        CudaFunction(name + suffix, program, effect, memory, direction, bytes_at, host_at, launches)
         for name in names.split()
         for suffix in dict.fromkeys(("", variant))
     )
@@ -107,7 +107,7 @@ def _all(
 
 def _copies(
     names: str, variant: str, direction: str = "unknown", bytes_at: int = 2, host_at: int = NO_ARGUMENT
-) -> tuple[Function, ...]:
+) -> tuple[CudaFunction, ...]:
     return _all(names, "on_enter", variant, effect="copy", direction=direction, bytes_at=bytes_at, host_at=host_at)
 
 
@@ -212,7 +212,7 @@ _RUNTIME = (
     *_all("cudaDeviceReset cudaThreadExit", "on_enter", effect="device_reset"),
 )
 
-FUNCTIONS: tuple[Function, ...] = (*_DRIVER, *_RUNTIME)
+FUNCTIONS: tuple[CudaFunction, ...] = (*_DRIVER, *_RUNTIME)
 """A function's number in the kernel is its place here, counted from 1."""
 
 UNCOVERED = {

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from exporter.cuda.activity import Activity, Launches
 from exporter.cuda.functions import FUNCTIONS
 from exporter.cuda.records import CallKey, LaunchRow
-from exporter.governor.estimates import Counts, Tally
+from exporter.governor.estimates import Counts, ProcessTally
 from exporter.governor.processes import cpu_seconds, cpu_times
-from exporter.governor.subject import LAUNCHES_FIRST, Prices, SampledFile
+from exporter.governor.subject import LAUNCHES_FIRST, Prices, SubjectFile
 
 if TYPE_CHECKING:
     from exporter.bpf.maps import Map
@@ -38,7 +38,7 @@ def _went_on(rows: tuple[_Called, _Launched, _Called]) -> int:
     return sum(count for _, count in after) - sum(count for _, count in before)
 
 
-class CountedLaunches:
+class CudaLaunches:
     """A governor's Subject. The reference are all other calls of the process: copies, waits and allocations of a loop
     go with its launches. `layer` is the one of which launches may be probed in windows.
     """
@@ -53,7 +53,7 @@ class CountedLaunches:
         self._sampled = {api for api, it in enumerate(FUNCTIONS, 1) if it.launches and it.layer == layer}
         self._symbol = FUNCTIONS[min(self._sampled) - 1].name
 
-    def sampled_files(self) -> Mapping[int, SampledFile]:
+    def sampled_files(self) -> Mapping[int, SubjectFile]:
         return self._probes.sampled_files()
 
     def sampled_cost(self) -> float | None:
@@ -63,11 +63,11 @@ class CountedLaunches:
         calls = self._maps["launches"].sums("api", "calls")
         return sum(calls[api] * self._price(api) for api in self._sampled)
 
-    def tallies(self, pids: Collection[int]) -> Mapping[int, Tally]:
+    def tallies(self, pids: Collection[int]) -> Mapping[int, ProcessTally]:
         calls = self._read(pids)
         return {pid: self._tally(calls[pid], cpu) for pid, cpu in cpu_times(pids, self._cpu).items()}
 
-    def last(self, activity: Activity) -> Callable[[Tally], Tally]:
+    def last(self, activity: Activity) -> Callable[[ProcessTally], ProcessTally]:
         """Return what makes the last tally of a process that has ended; its CPU time is not known any more."""
         calls = _Calls()
         for device, counts in activity.devices.items():
@@ -114,8 +114,8 @@ class CountedLaunches:
         else:
             calls.others[api] += count
 
-    def _tally(self, calls: _Calls, cpu: float) -> Tally:
-        return Tally(
+    def _tally(self, calls: _Calls, cpu: float) -> ProcessTally:
+        return ProcessTally(
             counts=calls.launches,
             reference=sum(calls.others.values()),
             cost=sum(count * self._price(api) for (_, api), count in calls.launches.items()),

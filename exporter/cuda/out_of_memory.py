@@ -12,7 +12,7 @@ from typing import Protocol
 from exporter.cuda.samples import function
 from exporter.model import Labels
 from exporter.stack_profiles.frozen import FailedAllocation
-from exporter.stack_profiles.model import LABELS, Profile, Stack
+from exporter.stack_profiles.model import LABELS, Stack, StackProfile
 from exporter.stack_profiles.published import StackProfiles
 
 SECONDS = 30.0
@@ -45,7 +45,7 @@ class OutOfMemory:
     def __init__(
         self,
         profiles: StackProfiles,
-        inuse: Callable[[], Profile],
+        inuse: Callable[[], StackProfile],
         stack_of: Callable[[int], Stack],
         labels_of: Callable[[int, int], Labels],
         memory: Mapping[int, str],
@@ -89,7 +89,7 @@ class OutOfMemory:
         finally:
             self.busy.release()
 
-    def _of_gpu(self, profile: Profile, request: FailedAllocation, time_ns: int) -> Profile:
+    def _of_gpu(self, profile: StackProfile, request: FailedAllocation, time_ns: int) -> StackProfile:
         """Return what was in use on the GPU of a request; on all where the request's is not known."""
         gpu = request.labels.get("gpu_uuid", "")
         on_gpus = (sample for sample in profile.samples if sample.labels.get("kind") != HOST)

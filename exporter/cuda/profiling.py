@@ -9,10 +9,10 @@ from typing import Protocol
 from exporter.bpf.libbpf import Object
 from exporter.cuda.names import Names
 from exporter.cuda.out_of_memory import OutOfMemory
-from exporter.cuda.standing import StandingCalls
+from exporter.cuda.standing import CudaStandingCalls
 from exporter.model import Sample, Unavailable
 from exporter.node import Node
-from exporter.stack_profiles.model import Profile
+from exporter.stack_profiles.model import StackProfile
 from exporter.stacks.capture import Capture
 from exporter.stacks.hang_watch import HangWatch
 from exporter.stacks.profiles import CudaProfiles, LabelsOf
@@ -20,7 +20,7 @@ from exporter.stacks.profiles import CudaProfiles, LabelsOf
 log = logging.getLogger(__name__)
 
 
-class Allocation(Protocol):
+class AllocationRecord(Protocol):
     """struct allocation of bpf/cuda/cuda.h."""
 
     bytes: int
@@ -33,13 +33,13 @@ class Allocation(Protocol):
     failed: int
 
 
-def create(node: Node, cuda: Object, layer: str, labels_of: LabelsOf, read: Callable[[], None]) -> Profiling | None:
+def create(node: Node, cuda: Object, layer: str, labels_of: LabelsOf, read: Callable[[], None]) -> CudaProfiling | None:
     """Return what takes stacks; None where the node lacks what that needs, which is the published problem then.
 
     `read` has `allocated` called with all allocations that the kernel has sent.
     """
     try:
-        return Profiling(node, cuda, layer, labels_of, read)
+        return CudaProfiling(node, cuda, layer, labels_of, read)
     except (Unavailable, OSError) as error:
         reason = str(error).partition("\n")[0]
         log.error("there are no profiles of stacks: %s", reason)
@@ -53,20 +53,20 @@ class _Unavailable:
     def __init__(self, reason: str) -> None:
         self._reason = reason
 
-    def inuse(self) -> Profile:
+    def inuse(self) -> StackProfile:
         raise RuntimeError(self._reason)
 
-    def alloc(self) -> Profile:
+    def alloc(self) -> StackProfile:
         raise RuntimeError(self._reason)
 
-    def launches(self) -> Profile:
+    def launches(self) -> StackProfile:
         raise RuntimeError(self._reason)
 
     def problem(self) -> str:
         return self._reason
 
 
-class Profiling:
+class CudaProfiling:
     """Takes stacks, and publishes the profiles in the node. `layer` is the API layer of which allocations count."""
 
     def __init__(self, node: Node, cuda: Object, layer: str, labels_of: LabelsOf, read: Callable[[], None]) -> None:
@@ -87,7 +87,7 @@ class Profiling:
         self._out_of_memory = OutOfMemory(
             node.stack_profiles, self._source.inuse, self.capture.stack_of, labels_of, names
         )
-        self._standing = StandingCalls(cuda.maps)
+        self._standing = CudaStandingCalls(cuda.maps)
         self._hangs = self._watch(settings["hang-stacks-seconds"])
 
     def _watch(self, seconds: float) -> HangWatch | None:
@@ -115,7 +115,7 @@ class Profiling:
         if self._hangs:
             self._hangs.start()
 
-    def allocated(self, record: Allocation) -> None:
+    def allocated(self, record: AllocationRecord) -> None:
         """Receive an allocation that succeeded, or one for which there was no memory."""
         if record.layer != self._layer:
             return

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from exporter.cuda import metrics
 from exporter.cuda.activity import Activity, Counts, together
 from exporter.cuda.codes import error_name
-from exporter.cuda.functions import FUNCTIONS, Function
+from exporter.cuda.functions import FUNCTIONS, CudaFunction
 from exporter.cuda.names import Names
 from exporter.cuda.spans import WAIT_FIRST
 from exporter.durations import durations
@@ -23,7 +23,7 @@ _LABELS = tuple({"api_layer": it.layer, "api": it.name} for it in FUNCTIONS)
 ExemplarsOf = Callable[[int], Mapping[int, Exemplar]]
 
 
-def function(api: int) -> Function:
+def function(api: int) -> CudaFunction:
     """The function with this number in the kernel."""
     return FUNCTIONS[api - 1]
 

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Mapping
 
 from exporter.cuda.codes import error_name
-from exporter.cuda.functions import Function
+from exporter.cuda.functions import CudaFunction
 from exporter.cuda.names import Names
 from exporter.cuda.records import CudaSpan
 from exporter.durations import duration_slot
@@ -24,7 +24,7 @@ WAIT_FIRST, WAIT_SLOTS = -20, 38
 
 
 def span(
-    record: CudaSpan, function: Function, names: Names, clock: Clock, process: Labels, profiles: bool = False
+    record: CudaSpan, function: CudaFunction, names: Names, clock: Clock, process: Labels, profiles: bool = False
 ) -> Span:
     """The span of one call, in a trace of its own: nothing links it to others.
 
@@ -44,12 +44,12 @@ def span(
     )
 
 
-def _failed(record: CudaSpan, function: Function) -> bool:
+def _failed(record: CudaSpan, function: CudaFunction) -> bool:
     allocates = function.effect.startswith("allocate") or function.effect == "create"
     return record.code == OUT_OF_MEMORY and allocates and function.memory != "pinned_host"
 
 
-def _attributes(record: CudaSpan, function: Function, names: Names, error: str) -> dict[str, Attribute]:
+def _attributes(record: CudaSpan, function: CudaFunction, names: Names, error: str) -> dict[str, Attribute]:
     attributes: dict[str, Attribute] = {
         "gpu.cuda.api": function.name,
         "gpu.cuda.api_layer": function.layer,

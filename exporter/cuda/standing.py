@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from exporter.bpf.maps import Map
 
 
-class StandingCalls:
+class CudaStandingCalls:
     """Calls of which the programs of bpf/cuda/ wait for the return: `maps` are those of that object."""
 
     def __init__(self, maps: Mapping[str, Map]) -> None:

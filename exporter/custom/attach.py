@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from exporter.bpf.calibrate import Costs
 from exporter.bpf.libbpf import Link
 from exporter.bpf.library import Library
-from exporter.bpf.probe import Hook, Probes, State
+from exporter.bpf.probe import Hook, HookState, Probes
 from exporter.bpf.probe_metrics import ATTACHED, OVERHEAD, RUN
 from exporter.bpf.safety import Protection
 from exporter.custom import metrics, usdt
 from exporter.custom.definition import Definition
-from exporter.custom.programs import Programs
+from exporter.custom.programs import CompiledPrograms
 from exporter.custom.usdt import UsdtProbes
 from exporter.model import Sample
 
@@ -47,7 +47,7 @@ class Attacher:
         self._patterns = {uprobe.symbol: uprobe.library for uprobe in definition.uprobes}
         self._lock = threading.RLock()
         self._known: dict[int, _Known] = {}  # by id() of the library: its (dev, ino) may be used again
-        self.programs: Programs | None = None
+        self.programs: CompiledPrograms | None = None
         self._probes: Probes | None = None
         self._before: dict[str, tuple[int, int]] = {}
 
@@ -84,7 +84,7 @@ class Attacher:
 
     # Called by the supervisor of the worker.
 
-    def use(self, programs: Programs) -> None:
+    def use(self, programs: CompiledPrograms) -> None:
         """Attach the worker's programs to all known libraries."""
         with self._lock:
             self.programs = programs
@@ -111,7 +111,7 @@ class Attacher:
                 self.programs.close()
             self.programs = self._probes = None
 
-    def states(self) -> list[State]:
+    def states(self) -> list[HookState]:
         """Return the state of each probe point in each library."""
         with self._lock:
             states = self._probes.states() if self._probes else []
@@ -146,7 +146,7 @@ class Attacher:
         for pid, from_first_call in known.users.items():
             self._probes.process_started(pid, known.library, from_first_call)
 
-    def _usdt_states(self) -> list[State]:
+    def _usdt_states(self) -> list[HookState]:
         return [state for known in self._known.values() if known.usdt for state in known.usdt.states]
 
     def _hooks(self, library: Library) -> Mapping[str, Sequence[Hook]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import exporter
 from exporter.background.child import ChildProcess
 from exporter.bpf import multi, privileges
-from exporter.custom.folder import Source
+from exporter.custom.folder import ProbeSource
 from exporter.custom.messages import WorkerConfig
 
 _BOOT = (
@@ -34,10 +34,10 @@ class Options:
     proc: str = "/proc"
 
 
-class Child(ChildProcess):
+class ProbeChild(ChildProcess):
     """The process of exporter/custom/worker.py for one probe. Raises OSError if it cannot be started."""
 
-    def __init__(self, source: Source, options: Options) -> None:
+    def __init__(self, source: ProbeSource, options: Options) -> None:
         self._channel, theirs = socket.socketpair()
         text = os.memfd_create("custom-probe", os.MFD_CLOEXEC)
         try:
@@ -72,7 +72,7 @@ class Child(ChildProcess):
         return super().kill()
 
 
-def configuration(source: Source, options: Options) -> WorkerConfig:
+def configuration(source: ProbeSource, options: Options) -> WorkerConfig:
     """Return the worker's settings, without the descriptors."""
     definition = source.definition
     readings = [(reading.map, reading.labels) for reading in definition.readings]

@@ -17,8 +17,8 @@ from exporter.custom import folder, headers, metrics
 from exporter.custom.attach import Attacher
 from exporter.custom.child import Options
 from exporter.custom.decode import Cgroups, Decoder
-from exporter.custom.definition import Definition, Reading
-from exporter.custom.folder import FolderError, Refused, Source
+from exporter.custom.definition import Definition, MapReading
+from exporter.custom.folder import FolderError, ProbeSource, RefusedProbe
 from exporter.custom.messages import Records, Shape
 from exporter.custom.probe import Probe, View
 from exporter.custom.samples import samples
@@ -40,7 +40,7 @@ class Custom:
         self._decoder = Decoder(node.processes.labels, Cgroups(node.sys / "fs/cgroup"))
         self.probes: list[Probe] = []
         self._limits: dict[str, SeriesLimit] = {}
-        self.refused: list[Refused] = []
+        self.refused: list[RefusedProbe] = []
 
     def start(self) -> None:
         """Start compiling, in the background.
@@ -58,11 +58,11 @@ class Custom:
         options = Options(
             settings[PYTHON], headers.find(settings[HEADERS]), settings[INTERVAL], settings[SPANS], str(self._node.proc)
         )
-        self.refused = [probe for probe in found if isinstance(probe, Refused)]
+        self.refused = [probe for probe in found if isinstance(probe, RefusedProbe)]
         for refused in self.refused:
             log.warning("the custom probe %s is not loaded: %s", refused.name, refused.reason)
         compiling = threading.Semaphore()
-        self.probes = [self._probe(source, options, compiling) for source in found if isinstance(source, Source)]
+        self.probes = [self._probe(source, options, compiling) for source in found if isinstance(source, ProbeSource)]
         self._limits = {
             probe.definition.name: SeriesLimit(f"custom_{probe.definition.name}", settings[SERIES])
             for probe in self.probes
@@ -129,7 +129,7 @@ class Custom:
             return {it.name: str(error) for it in (probe.definition for probe in self.probes) if not it.tracepoints}
         return {}
 
-    def _probe(self, source: Source, options: Options, compiling: threading.Semaphore) -> Probe:
+    def _probe(self, source: ProbeSource, options: Options, compiling: threading.Semaphore) -> Probe:
         trial = self._node.trial
         attacher = Attacher(
             source.definition,
@@ -140,7 +140,7 @@ class Custom:
         )
         return Probe(source, options, attacher, compiling, partial(self._receive, source.definition))
 
-    def _read(self, reading: Reading, view: View) -> Iterator[Sample]:
+    def _read(self, reading: MapReading, view: View) -> Iterator[Sample]:
         return samples(reading, view.shapes, view.rows, self._decoder)
 
     def _receive(self, definition: Definition, records: Records, shape: Shape) -> None:

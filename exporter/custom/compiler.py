@@ -11,7 +11,7 @@ from typing import Any
 
 from exporter.custom import tracefs
 from exporter.custom.messages import Shape, WorkerConfig
-from exporter.custom.tables import Table, plain
+from exporter.custom.tables import CompiledMap, plain
 
 MOST_OUTPUT = 16_384
 _UPROBE_MULTI, _KPROBE = 48, 2  # BPF_TRACE_UPROBE_MULTI, BPF_PROG_TYPE_KPROBE
@@ -76,10 +76,10 @@ class Compiled:
         self._stderr = StandardError()
         self._bpf: Any = self._compile()
 
-    def table(self, name: str) -> Table:
+    def table(self, name: str) -> CompiledMap:
         """Return the map of this name."""
         try:
-            return Table(name, self._bpf[name.encode()])
+            return CompiledMap(name, self._bpf[name.encode()])
         except KeyError:
             raise Stop(f"{self._file} has no map {name}, which {self._config.name}.yaml names") from None
         except IndexError as error:

@@ -55,7 +55,7 @@ class Label:
 
 
 @dataclass(frozen=True, slots=True)
-class Histogram:
+class Buckets:
     """The buckets of a map's slots: with `log2` those of bcc's bpf_log2l(), else slot i ends at (i + 1) * width."""
 
     log2: bool
@@ -67,7 +67,7 @@ class Histogram:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class MapReading:
     """A metric and the map that it is read from: the value's `field` (empty: the value is one number) times `scale`."""
 
     metric: Metric
@@ -75,7 +75,7 @@ class Reading:
     field: str
     scale: float
     labels: tuple[Label, ...]
-    histogram: Histogram | None = None
+    histogram: Buckets | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class Definition:
     uprobes: tuple[Uprobe, ...]
     usdt: tuple[Usdt, ...]
     tracepoints: tuple[Tracepoint, ...]
-    readings: tuple[Reading, ...]
+    readings: tuple[MapReading, ...]
     spans: tuple[SpanDefinition, ...]
     lost: str
     """The name of an array map with the count of what the C file could not keep in entry 0; empty: there is none."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from exporter.custom import folder, headers
-from exporter.custom.folder import FolderError, Refused, Source
+from exporter.custom.folder import FolderError, ProbeSource, RefusedProbe
 
 _WITHIN = 20.0
 _PRINT_VERSION = "import bcc; bcc.BPF; print(bcc.__version__)"
@@ -20,10 +20,10 @@ def examine(settings: Mapping[str, Any]) -> tuple[list[str], str]:
     Raises FolderError or Unavailable when no probe can run.
     """
     found = folder.load(Path(str(settings["custom.dir"])))
-    refused = [f"{probe.name}: {probe.reason}" for probe in found if isinstance(probe, Refused)]
+    refused = [f"{probe.name}: {probe.reason}" for probe in found if isinstance(probe, RefusedProbe)]
     headers.find(str(settings["custom.kernel-headers"]))
     version = _bcc(str(settings["custom.python"]))
-    names = ", ".join(probe.definition.name for probe in found if isinstance(probe, Source)) or "none"
+    names = ", ".join(probe.definition.name for probe in found if isinstance(probe, ProbeSource)) or "none"
     return refused, f"bcc {version} and kernel headers are there; probes: {names}"
 
 
@@ -33,7 +33,7 @@ def on_tracepoints(settings: Mapping[str, Any]) -> list[str]:
         found = folder.load(Path(str(settings["custom.dir"])))
     except FolderError:
         return []
-    return [probe.definition.name for probe in found if isinstance(probe, Source) and probe.definition.tracepoints]
+    return [probe.definition.name for probe in found if isinstance(probe, ProbeSource) and probe.definition.tracepoints]
 
 
 def _bcc(python: str) -> str:

@@ -40,7 +40,7 @@ def _unread(error: Exception, text: str) -> FolderError:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ProbeSource:
     """A probe that can be compiled: its definition and its C text, read once from the files that were examined."""
 
     definition: Definition
@@ -48,7 +48,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedProbe:
     """A probe that cannot be compiled, and the reason."""
 
     name: str
@@ -72,7 +72,7 @@ def fingerprint(folder: Path) -> tuple[tuple[str | int, ...], ...]:
     return (*owned, *sorted(content))
 
 
-def load(folder: Path, owner: int = 0) -> list[Source | Refused]:
+def load(folder: Path, owner: int = 0) -> list[ProbeSource | RefusedProbe]:
     """Return every probe of the folder, by name. Files of others than the user `owner` are refused.
 
     Raises FolderError when the folder cannot be read, or others than root and `owner` can write in it.
@@ -88,13 +88,13 @@ def load(folder: Path, owner: int = 0) -> list[Source | Refused]:
         names = {entry.name for entry in os.scandir(descriptor)}
         stems = sorted({Path(name).stem for name in names if name.endswith((".c", ".yaml"))})
         found = [_load(descriptor, stem, names, owner) for stem in stems[:MOST_PROBES]]
-        found += [Refused(_shown(stem), f"only {MOST_PROBES} probes are loaded") for stem in stems[MOST_PROBES:]]
+        found += [RefusedProbe(_shown(stem), f"only {MOST_PROBES} probes are loaded") for stem in stems[MOST_PROBES:]]
         return [*_without_duplicates(found)]
     finally:
         os.close(descriptor)
 
 
-def _load(folder: int, stem: str, names: set[str], owner: int) -> Source | Refused:
+def _load(folder: int, stem: str, names: set[str], owner: int) -> ProbeSource | RefusedProbe:
     try:
         if not _NAME.fullmatch(stem):
             raise FolderError("a probe's name is up to 48 small letters, digits and underscores, a letter first")
@@ -102,22 +102,22 @@ def _load(folder: int, stem: str, names: set[str], owner: int) -> Source | Refus
             if name not in names:
                 raise FolderError(f"there is no {name} beside its other file")
         meaning, text = (_read(folder, f"{stem}{suffix}", owner) for suffix in (".yaml", ".c"))
-        return Source(parse(stem, meaning), text)
+        return ProbeSource(parse(stem, meaning), text)
     except (FolderError, DefinitionError) as error:
         if isinstance(error, FolderError) and error.passing:
             raise
-        return Refused(_shown(stem), str(error))
+        return RefusedProbe(_shown(stem), str(error))
 
 
-def _without_duplicates(found: list[Source | Refused]) -> Iterator[Source | Refused]:
+def _without_duplicates(found: list[ProbeSource | RefusedProbe]) -> Iterator[ProbeSource | RefusedProbe]:
     """Yield the probes; one with a metric of an earlier probe is refused."""
     first: dict[str, str] = {}
     for probe in found:
-        if isinstance(probe, Source):
+        if isinstance(probe, ProbeSource):
             names = [reading.metric.name.replace(".", "_") for reading in probe.definition.readings]
             other = next((name for name in names if name in first), "")
             if other:
-                yield Refused(probe.definition.name, f"its metric {other} is declared in {first[other]}.yaml too")
+                yield RefusedProbe(probe.definition.name, f"its metric {other} is declared in {first[other]}.yaml too")
                 continue
             first.update(dict.fromkeys(names, probe.definition.name))
         yield probe

@@ -37,7 +37,7 @@ class WorkerConfig:
     proc: str = "/proc"
 
 
-class Message:
+class WorkerMessage:
     """A message of the worker."""
 
 
@@ -57,7 +57,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Started(Message):
+class Started(WorkerMessage):
     """The probe is compiled and loaded; the descriptors of `programs`, and of the map of USDT arguments, were sent.
 
     `programs` are all that were loaded, those of tracepoints too. `tracepoints` has, by tracepoint, why it is not
@@ -70,7 +70,7 @@ class Started(Message):
 
 
 @dataclass(frozen=True)
-class Rows(Message):
+class RowsMessage(WorkerMessage):
     """The rows of a map: [key, value] for each, either a number or the list of its fields."""
 
     map: str
@@ -80,7 +80,7 @@ class Rows(Message):
 
 
 @dataclass(frozen=True)
-class Read(Message):
+class Read(WorkerMessage):
     """The end of a reading of all maps: records lost so far by buffer, and records beyond the limit so far."""
 
     lost: dict[str, int] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class Read(Message):
 
 
 @dataclass(frozen=True)
-class Records(Message):
+class Records(WorkerMessage):
     """Records of a buffer, each the list of its fields in the order of its shape."""
 
     buffer: str
@@ -96,22 +96,24 @@ class Records(Message):
 
 
 @dataclass(frozen=True)
-class Failed(Message):
+class Failed(WorkerMessage):
     """The worker ends: the reason, and the output of the compiler or the verifier."""
 
     reason: str
     details: str = ""
 
 
-_KINDS: dict[str, Callable[..., Message]] = {kind.__name__: kind for kind in (Started, Rows, Read, Records, Failed)}
+_KINDS: dict[str, Callable[..., WorkerMessage]] = {
+    kind.__name__: kind for kind in (Started, RowsMessage, Read, Records, Failed)
+}
 
 
-def encode(message: Started | Rows | Read | Records | Failed) -> bytes:
+def encode(message: Started | RowsMessage | Read | Records | Failed) -> bytes:
     """Return the message as a line."""
     return json.dumps([type(message).__name__, asdict(message)], separators=(",", ":")).encode() + b"\n"
 
 
-def decode(line: bytes) -> Message:
+def decode(line: bytes) -> WorkerMessage:
     """Return the message of a line. Raises ValueError for a line that is no message."""
     try:
         kind, fields = json.loads(line)

@@ -10,11 +10,11 @@ from typing import TypeVar, cast, get_args
 import yaml
 
 from exporter.custom.definition import (
+    Buckets,
     Decoding,
     Definition,
-    Histogram,
     Label,
-    Reading,
+    MapReading,
     SpanDefinition,
     Tracepoint,
     Uprobe,
@@ -226,7 +226,7 @@ def _program(entry: _Mapping) -> str:
     return entry["program"].text(_IDENTIFIER, "the name of a function in the C file")
 
 
-def _reading(entry: _Mapping) -> Reading:
+def _reading(entry: _Mapping) -> MapReading:
     name = entry["name"].text(_METRIC, "a metric's name with a prefix of your own, such as site.cache.size")
     if len(name) > 200 or name.split(".")[0] in OURS:
         raise DefinitionError(
@@ -243,10 +243,10 @@ def _reading(entry: _Mapping) -> Reading:
     own = tuple(label.name for label in labels if label.decode != "pid")
     own = tuple(dict.fromkeys([*own, *(["slurm_job_id"] if any(label.decode == "cgroup" for label in labels) else [])]))
     metric = Metric(name, documentation, kind, unit, own, process=any(label.decode == "pid" for label in labels))
-    return Reading(metric, source, field, scale, labels, histogram)
+    return MapReading(metric, source, field, scale, labels, histogram)
 
 
-def _histogram(entry: _Mapping) -> Histogram:
+def _histogram(entry: _Mapping) -> Buckets:
     log2 = entry["buckets"].choice(("log2", "linear")) == "log2"
     slot = entry.text("slot", _IDENTIFIER, "the name of a field of the key")
     count = entry["count"].integer(1, MOST_BUCKETS) if "count" in entry else 32
@@ -256,7 +256,7 @@ def _histogram(entry: _Mapping) -> Histogram:
             f"{entry.where} lacks the key 'sum': name the map that adds up what was observed: slots do not give the sum"
         )
     sum_map = entry["sum"].text(_IDENTIFIER, "the name of a map")
-    return Histogram(log2, slot, count, width, sum_map, entry.text("sum_value", _IDENTIFIER, "the name of a field"))
+    return Buckets(log2, slot, count, width, sum_map, entry.text("sum_value", _IDENTIFIER, "the name of a field"))
 
 
 def _span(entry: _Mapping) -> SpanDefinition:

@@ -15,10 +15,10 @@ from exporter.background.supervisor import ChildEnd, Supervisor
 from exporter.counters import Tally
 from exporter.custom import metrics, shapes
 from exporter.custom.attach import Attacher
-from exporter.custom.child import Child, Options
-from exporter.custom.folder import Source
-from exporter.custom.messages import Failed, Read, Records, Rows, Shape, Started, decode
-from exporter.custom.programs import Programs
+from exporter.custom.child import Options, ProbeChild
+from exporter.custom.folder import ProbeSource
+from exporter.custom.messages import Failed, Read, Records, RowsMessage, Shape, Started, decode
+from exporter.custom.programs import CompiledPrograms
 
 START_SECONDS = 90.0
 """Longest time of compiling and loading, on a busy node too."""
@@ -39,13 +39,13 @@ class View:
     problem: str = "it is not started yet"
     shapes: Mapping[str, Shape] = field(default_factory=dict)
     tracepoints: Mapping[str, str] = field(default_factory=dict)
-    rows: Mapping[str, Rows] = field(default_factory=dict)
+    rows: Mapping[str, RowsMessage] = field(default_factory=dict)
     lost: Mapping[str, int] = field(default_factory=dict)
     limited: int = 0
     at: float = 0.0
 
 
-class Probe(Supervisor[Child]):
+class Probe(Supervisor[ProbeChild]):
     """Supervisor of a probe's child.
 
     One child compiles at a time: probes share `compiling`. `publish` is called with records, in this probe's thread.
@@ -56,7 +56,7 @@ class Probe(Supervisor[Child]):
 
     def __init__(
         self,
-        source: Source,
+        source: ProbeSource,
         options: Options,
         attacher: Attacher,
         compiling: threading.Semaphore,
@@ -74,7 +74,7 @@ class Probe(Supervisor[Child]):
         """Holds `compiling` while this probe's child starts."""
         self._ends = Tally(metrics.STARTS, REASONS)
         self._failed: Failed | None = None
-        self._rows: dict[str, Rows] = {}
+        self._rows: dict[str, RowsMessage] = {}
         self._cpu = self._cpu_before = 0.0
         self.view = View()
         self.settled = threading.Event()
@@ -94,7 +94,7 @@ class Probe(Supervisor[Child]):
                 return process.memory_info().rss, self._cpu_before + self._cpu
         return None, self._cpu_before + self._cpu
 
-    def spawn(self) -> Child | None:
+    def spawn(self) -> ProbeChild | None:
         """Start a child, once no other probe compiles. Returns None when the probe is closed before."""
         self._rows, self._failed = {}, None
         self._cpu_before, self._cpu = self._cpu_before + self._cpu, 0.0
@@ -104,20 +104,20 @@ class Probe(Supervisor[Child]):
                 return self._compile()
         return None
 
-    def _compile(self) -> Child:
+    def _compile(self) -> ProbeChild:
         try:
-            return Child(self._source, self._options)
+            return ProbeChild(self._source, self._options)
         except BaseException:
             self._compiles.close()
             raise
 
-    def receive(self, child: Child, line: bytes) -> ChildEnd | None:
+    def receive(self, child: ProbeChild, line: bytes) -> ChildEnd | None:
         message, view = decode(line), self.view
         if isinstance(message, Started):
             return self._started(child, message)
         if isinstance(message, Failed):
             self._failed = message
-        elif isinstance(message, Rows):
+        elif isinstance(message, RowsMessage):
             self._rows[message.map] = message
         elif isinstance(message, Records):
             self._publish(message, view.shapes[message.buffer])
@@ -149,9 +149,9 @@ class Probe(Supervisor[Child]):
         details = failed.details[:MOST_DETAILS].strip()
         return ChildEnd("refused", f"{failed.reason}\n{details}" if details else failed.reason)
 
-    def _started(self, child: Child, message: Started) -> ChildEnd | None:
+    def _started(self, child: ProbeChild, message: Started) -> ChildEnd | None:
         count = len(message.programs) + bool(self.definition.usdt)
-        held = Programs(message.programs, child.descriptors(count) if count else [])
+        held = CompiledPrograms(message.programs, child.descriptors(count) if count else [])
         if problem := shapes.mismatch(self.definition, message.shapes):
             held.close()
             return ChildEnd("refused", problem)

@@ -17,7 +17,7 @@ class Loaded(Program):
         self.multi, self.session, self.fd = multi.supported(), False, descriptor
 
 
-class Programs:
+class CompiledPrograms:
     """The programs of one probe, and `arguments`, the descriptor of its map of USDT arguments (-1: it has none)."""
 
     def __init__(self, names: Iterable[str], descriptors: Iterable[int]) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from exporter.custom.decode import Decoder, number
-from exporter.custom.definition import Histogram, Reading
-from exporter.custom.messages import Rows, Shape
+from exporter.custom.definition import Buckets, MapReading
+from exporter.custom.messages import RowsMessage, Shape
 from exporter.custom.shapes import Fields
 from exporter.model import Distribution, Sample
 
@@ -23,7 +23,7 @@ class _Map:
 
 
 def samples(
-    reading: Reading, shapes: Mapping[str, Shape], rows: Mapping[str, Rows], decoder: Decoder
+    reading: MapReading, shapes: Mapping[str, Shape], rows: Mapping[str, RowsMessage], decoder: Decoder
 ) -> Iterator[Sample]:
     """Yield the metric's samples: one for each set of labels, of which rows are added up.
 
@@ -41,7 +41,7 @@ def samples(
 
 
 def _distributions(
-    reading: Reading, histogram: Histogram, read: _Map, sums: _Map, decoder: Decoder
+    reading: MapReading, histogram: Buckets, read: _Map, sums: _Map, decoder: Decoder
 ) -> Iterator[Sample]:
     """Yield histograms with all their buckets, for the label sets that have a sum too."""
     bounds = _bounds(histogram, reading.scale)
@@ -57,7 +57,7 @@ def _distributions(
             yield reading.metric.sample(value, dict(series))
 
 
-def _totals(reading: Reading, read: _Map, field: str, decoder: Decoder) -> dict[Series, int]:
+def _totals(reading: MapReading, read: _Map, field: str, decoder: Decoder) -> dict[Series, int]:
     totals: dict[Series, int] = defaultdict(int)
     for key, value in read.rows:
         series = frozenset(decoder.labels(reading.labels, read.key, key).items())
@@ -65,7 +65,7 @@ def _totals(reading: Reading, read: _Map, field: str, decoder: Decoder) -> dict[
     return totals
 
 
-def _bounds(histogram: Histogram, scale: float) -> tuple[float, ...]:
+def _bounds(histogram: Buckets, scale: float) -> tuple[float, ...]:
     """Return the inclusive upper bounds of the buckets.
 
     Slot i of a log2 histogram holds the whole numbers from 2^i to 2^(i+1) - 1.
@@ -79,5 +79,5 @@ def _scaled(total: int, scale: float) -> int | float:
     return total if scale == 1 else total * scale
 
 
-def _map(name: str, shapes: Mapping[str, Shape], rows: Mapping[str, Rows]) -> _Map:
+def _map(name: str, shapes: Mapping[str, Shape], rows: Mapping[str, RowsMessage]) -> _Map:
     return _Map(shapes[name].key, shapes[name].value, rows[name].rows)

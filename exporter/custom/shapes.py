@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from exporter.custom.definition import Definition, Label, Reading, SpanDefinition
+from exporter.custom.definition import Definition, Label, MapReading, SpanDefinition
 from exporter.custom.messages import Shape
 
 Fields = Mapping[str, str] | None
@@ -27,7 +27,7 @@ def position(fields: Fields, name: str) -> int | None:
     return None if fields is None else [*fields].index(name)
 
 
-def _of_reading(reading: Reading, shapes: Mapping[str, Shape]) -> list[str]:
+def _of_reading(reading: MapReading, shapes: Mapping[str, Shape]) -> list[str]:
     shape, about = shapes[reading.map], reading.metric.name
     found = _missing(about, "value", reading.map, shape.value, [(reading.field, "number")])
     found += _missing(about, "key", reading.map, shape.key, _wanted(reading.labels))

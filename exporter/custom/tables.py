@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Iterator
 from contextlib import suppress
 from typing import Any
 
-from exporter.custom.messages import Rows, Shape
+from exporter.custom.messages import RowsMessage, Shape
 
 MOST_ROWS = 10_000
 MOST_TEXT = 128
@@ -17,7 +17,7 @@ _BYTES = ("c_char", "c_byte", "c_ubyte")
 Plain = Callable[[Any], Any]
 
 
-class Table:
+class CompiledMap:
     """A map of a compiled program. Values of several CPUs are added up."""
 
     def __init__(self, name: str, table: Any) -> None:
@@ -31,7 +31,7 @@ class Table:
         entries = int(self._table.max_entries)
         return Shape(type(self._table).__name__, entries, self._key_fields, self._value_fields)
 
-    def read(self) -> Rows:
+    def read(self) -> RowsMessage:
         """Return up to MOST_ROWS rows: of an array the first and those that are not zero, of other maps all."""
         rows: list[list[Any]] = []
         count = 0
@@ -42,7 +42,7 @@ class Table:
             count += 1
             if len(rows) < MOST_ROWS:
                 rows.append([self._key(key), shown])
-        return Rows(self.name, rows, 0 if self._array else count, count - len(rows))
+        return RowsMessage(self.name, rows, 0 if self._array else count, count - len(rows))
 
     def delete(self, pids: Container[int], field: str) -> None:
         """Delete the rows of these pids. `field` of the key is the pid; empty: the key is."""

@@ -10,11 +10,11 @@ from exporter.bpf import uprobe
 from exporter.bpf.libbpf import BpfError, Link
 from exporter.bpf.library import Library
 from exporter.bpf.native import check, library
-from exporter.bpf.probe import State
+from exporter.bpf.probe import HookState
 from exporter.bpf.uprobe import Point
 from exporter.custom import arguments
 from exporter.custom.definition import Definition, Usdt
-from exporter.custom.programs import Programs
+from exporter.custom.programs import CompiledPrograms
 
 MOST_SITES = 256
 """Entries of the map of arguments (compiler.py): sites that a probe is attached to at once, in all files."""
@@ -23,7 +23,7 @@ MOST_SITES = 256
 class UsdtProbes:
     """The attached USDT probes of a definition in one file; `states` has the failures too."""
 
-    def __init__(self, definition: Definition, file: Library, programs: Programs) -> None:
+    def __init__(self, definition: Definition, file: Library, programs: CompiledPrograms) -> None:
         self._programs = programs
         self._links: list[Link] = []
         self._taken: list[int] = []
@@ -34,17 +34,19 @@ class UsdtProbes:
         self._programs.taken.difference_update(self._taken)
         self._links, self._taken = [], []
 
-    def _attach(self, probe: Usdt, file: Library) -> State:
+    def _attach(self, probe: Usdt, file: Library) -> HookState:
         sites = file.usdt[probe.probe]
         placement = "emulated" if all(site.emulated for site in sites) else "stepped"
         try:
             points = [Point(site.offset, self._number(site.arguments, file.machine), site.semaphore) for site in sites]
             self._links.append(uprobe.attach(self._programs.programs[probe.program], file.open_path, points))
         except BpfError as error:
-            return State(probe.probe, file.path, placement, False, str(error))
+            return HookState(probe.probe, file.path, placement, False, str(error))
         except LookupError:
-            return State(probe.probe, file.path, placement, False, f"more than {MOST_SITES} places have USDT probes")
-        return State(probe.probe, file.path, placement, True, "")
+            return HookState(
+                probe.probe, file.path, placement, False, f"more than {MOST_SITES} places have USDT probes"
+            )
+        return HookState(probe.probe, file.path, placement, True, "")
 
     def _number(self, text: str, machine: int) -> int:
         """Return the number of a site with these arguments. Raises LookupError when all numbers are in use."""

@@ -21,7 +21,7 @@ from typing import Any
 from exporter import rlimits
 from exporter.background.child import die_with_parent, private_output
 from exporter.custom.compiler import Compiled, Stop
-from exporter.custom.messages import Failed, Read, Records, Rows, Started, WorkerConfig, encode
+from exporter.custom.messages import Failed, Read, Records, RowsMessage, Started, WorkerConfig, encode
 
 MEMORY = 4 << 30
 """Bytes of address space at most: a C file that makes the compiler run away ends only this process."""
@@ -31,7 +31,7 @@ MOST_PROGRAMS = 200
 """A message takes no more descriptors than 253 (SCM_MAX_FD)."""
 
 
-class Worker:
+class ProbeWorker:
     """A probe, compiled and loaded by the constructor. Raises Stop when that is not possible."""
 
     def __init__(self, config: WorkerConfig, output: int) -> None:
@@ -111,7 +111,7 @@ class Worker:
     def _alive(self, pid: int) -> bool:
         return os.path.exists(f"{self._config.proc}/{pid}")  # noqa: PTH110  # of every pid, at every reading
 
-    def _send(self, message: Started | Rows | Read | Records) -> None:
+    def _send(self, message: Started | RowsMessage | Read | Records) -> None:
         line = encode(message)
         while line:
             line = line[os.write(self._output, line) :]
@@ -151,7 +151,7 @@ def main(argument: str) -> None:
     os.nice(10)  # compiling takes seconds, and jobs run here
     output = private_output()
     try:
-        Worker(config, output).run()
+        ProbeWorker(config, output).run()
     except (Stop, BrokenPipeError) as error:
         if isinstance(error, Stop) and error.reason:
             os.write(output, encode(Failed(error.reason, error.details)))

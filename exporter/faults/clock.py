@@ -30,19 +30,19 @@ class Timex(ctypes.Structure):
     )
 
 
-class Clock(NamedTuple):
+class ClockStatus(NamedTuple):
     """The kernel's opinion of its clock. `error` is the greatest possible one, in seconds."""
 
     synchronized: bool
     error: float
 
 
-def read() -> Clock:
+def read() -> ClockStatus:
     """Return the state of the kernel's clock. Raises OSError when the call is not allowed."""
     timex = Timex()
     if ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(timex)) < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), "adjtimex")
-    return Clock(not timex.status & UNSYNCHRONIZED, timex.maximum_error / 1e6)
+    return ClockStatus(not timex.status & UNSYNCHRONIZED, timex.maximum_error / 1e6)
 
 
 def samples() -> Iterator[Sample]:

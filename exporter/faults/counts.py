@@ -18,7 +18,7 @@ _MOST_FOLDED = 4096
 
 
 @dataclass(slots=True)
-class Count:
+class FaultCount:
     """Faults of a series: the newest one's wall time in seconds, live ones, those from before the exporter's start, and
     bursts of live ones.
     """
@@ -39,7 +39,7 @@ class FaultCounts(Generic[Key]):
     def __init__(self, room: Callable[[Key], tuple[str, int]], fold: Callable[[Key], Key]) -> None:
         self._room, self._fold = room, fold
         self._lock = threading.Lock()
-        self._counts: dict[Key, Count] = {}
+        self._counts: dict[Key, FaultCount] = {}
         self._of_group: Counter[str] = Counter()
         self._folded: set[Key] = set()
 
@@ -53,7 +53,7 @@ class FaultCounts(Generic[Key]):
             count = self._counts.get(key)
             begins = bool(times) and not replayed and (count is None or time - count.last > SILENCE)
             if count is None:
-                count = self._counts[key] = Count(time)
+                count = self._counts[key] = FaultCount(time)
             count.last = max(count.last, time)
             if replayed:
                 count.replayed += times
@@ -70,7 +70,7 @@ class FaultCounts(Generic[Key]):
         """Number of series counted in others, 4,096 at most."""
         return len(self._folded)
 
-    def rows(self) -> list[tuple[Key, Count]]:
+    def rows(self) -> list[tuple[Key, FaultCount]]:
         """Return all series with their counts as of now."""
         with self._lock:
             return [(key, replace(count)) for key, count in self._counts.items()]

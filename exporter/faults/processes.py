@@ -39,7 +39,7 @@ class _Waiting(NamedTuple):
     since: float
 
 
-class Processes:
+class ProcessScan:
     """Looks at processes once a minute.
 
     `gpu_processes` returns the pids that NVML lists. One that is no longer listed is followed until it ends, for NVML

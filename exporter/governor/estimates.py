@@ -21,7 +21,7 @@ _LEAST_OWN = 0.5
 their price would be one of what is left, and greater."""
 
 
-class Tally(NamedTuple):
+class ProcessTally(NamedTuple):
     """What one process did until now; no number ever falls."""
 
     counts: Counts
@@ -43,7 +43,7 @@ class Tally(NamedTuple):
         return self.cpu - self.cost - self.other
 
     @classmethod
-    def first(cls, now: Tally) -> Tally:
+    def first(cls, now: ProcessTally) -> ProcessTally:
         """Return that of a process first seen now, between two windows: its calls so far were not seen.
 
         CPU time before its first call is nothing to go by.
@@ -65,7 +65,7 @@ class _Piece:
         """Whether the process did nothing meanwhile."""
         return not (self.cpu or self.reference or any(self.counts.values()))
 
-    def add(self, before: Tally, after: Tally) -> None:
+    def add(self, before: ProcessTally, after: ProcessTally) -> None:
         for key, count in after.counts.items():
             self.counts[key] += max(0, count - before.counts.get(key, 0))
         self.reference += max(0.0, after.reference - before.reference)
@@ -88,7 +88,7 @@ class Estimate:
     had, the number of calls is unknown from then on.
     """
 
-    at: Tally
+    at: ProcessTally
     owner: object = None
     """The file with the windows and gaps that the process goes by; None while all calls are counted."""
     missed: Counter[Any] = field(default_factory=Counter)
@@ -105,7 +105,7 @@ class Estimate:
     _window: _Piece = field(default_factory=_Piece)
     _gap: _Piece = field(default_factory=_Piece)
 
-    def advance(self, now: Tally, probed: bool) -> None:
+    def advance(self, now: ProcessTally, probed: bool) -> None:
         """Add the time since the last call, in which the calls were probed or not."""
         (self._window if probed or self.released else self._gap).add(self.at, now)
         self.at = now
@@ -152,7 +152,7 @@ class Estimate:
             self._before.popleft()
 
 
-def _continued(known: Estimate | None, at: Tally, owner: object) -> Estimate:
+def _continued(known: Estimate | None, at: ProcessTally, owner: object) -> Estimate:
     """Return the estimate of a process that goes by a file's windows from now on, after those before, if any."""
     return Estimate(at, owner, known.missed, known.unknown) if known else Estimate(at, owner)
 
@@ -167,7 +167,7 @@ class Estimates:
         self._lock = threading.Lock()
         self._by_pid: dict[int, Estimate] = {}
 
-    def begin(self, owner: object, before: Mapping[int, Tally], now: Mapping[int, Tally]) -> None:
+    def begin(self, owner: object, before: Mapping[int, ProcessTally], now: Mapping[int, ProcessTally]) -> None:
         """Start with what was seen from `before` to `now`, when all calls were probed, as the first window."""
         with self._lock:
             for pid in before.keys() & now.keys():
@@ -181,7 +181,7 @@ class Estimates:
                     known.settle()
                     known.released = False
 
-    def advance(self, owner: object, tallies: Mapping[int, Tally], probed: bool) -> None:
+    def advance(self, owner: object, tallies: Mapping[int, ProcessTally], probed: bool) -> None:
         """Add the time since the last call for the owner's processes, those that are new included.
 
         What a new one did before is part of its first gap, also in a window: it may have been running before that.
@@ -190,7 +190,7 @@ class Estimates:
             for pid, now in tallies.items():
                 known = self._by_pid.get(pid)
                 if known is None or known.owner is None:
-                    at = Tally.first(now) if known is None else now
+                    at = ProcessTally.first(now) if known is None else now
                     fresh = known is None
                     known = self._by_pid[pid] = _continued(known, at, owner)
                     known.new = known.pending = fresh
@@ -219,7 +219,7 @@ class Estimates:
                     known.settle()
                     self._release(known)
 
-    def follow(self, owner: object, tallies: Callable[[], Mapping[int, Tally]]) -> None:
+    def follow(self, owner: object, tallies: Callable[[], Mapping[int, ProcessTally]]) -> None:
         """Go on with processes that were released while the estimate of a gap was pending."""
         with self._lock:
             if not any(it.released for it in self._of(owner)):
@@ -245,7 +245,7 @@ class Estimates:
                 return {}
             return None if known.unknown or known.pending else dict(known.missed)
 
-    def finish(self, pid: int, last: Callable[[Tally], Tally]) -> Counts | None:
+    def finish(self, pid: int, last: Callable[[ProcessTally], ProcessTally]) -> Counts | None:
         """Remove a process that has ended. `last` returns its last tally from the one before.
 
         Return what `missed` does, to the process's end where the reference reaches so far.

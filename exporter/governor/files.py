@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from math import inf
 from typing import NamedTuple, Protocol
 
-from exporter.governor.estimates import Estimates, Tally
+from exporter.governor.estimates import Estimates, ProcessTally
 from exporter.governor.ladder import LEAST, Ladder
 from exporter.governor.standings import Standings
 
@@ -23,7 +23,7 @@ _SMALLEST = 0.1
 """Part of the bound that functions in windows have where other functions take all of it."""
 
 
-class Probed(Protocol):
+class ProbedFile(Protocol):
     """A file with functions that can be probed or not."""
 
     @property
@@ -48,7 +48,7 @@ class Bounds(NamedTuple):
     """Returns the cores that these probes may take at present, for the bound of the node."""
 
 
-class File:
+class WindowedFile:
     """The windows of one file. Times are of a monotonic clock, in seconds.
 
     `tallies` returns what processes did; `clock` the time; `chance` a number from 0 to 1: windows begin at random times
@@ -58,10 +58,10 @@ class File:
 
     def __init__(
         self,
-        probed: Probed,
+        probed: ProbedFile,
         bounds: Bounds,
         estimates: Estimates,
-        tallies: Callable[[Collection[int]], Mapping[int, Tally]],
+        tallies: Callable[[Collection[int]], Mapping[int, ProcessTally]],
         clock: Callable[[], float],
         chance: Callable[[], float],
         tick: Callable[[], None],
@@ -79,7 +79,7 @@ class File:
         """Time of the next step."""
         self._step: Callable[[], None] = self._look
         self._standings = Standings()
-        self._before: Mapping[int, Tally] = {}
+        self._before: Mapping[int, ProcessTally] = {}
         """Tallies at the last look, made at this time:"""
         self._looked, self._probed_before, self._turned = self.due, 0.0, 0.0
         self._on, self._since, self._seconds = True, self.due, 0.0
@@ -162,14 +162,14 @@ class File:
         self._turn(on=False)
         self._step, self.due = self._begin, self._ends
 
-    def _read(self) -> Mapping[int, Tally]:
+    def _read(self) -> Mapping[int, ProcessTally]:
         return self._tallies(self.probed.pids)
 
-    def _others(self, tallies: Mapping[int, Tally]) -> Mapping[int, Tally]:
+    def _others(self, tallies: Mapping[int, ProcessTally]) -> Mapping[int, ProcessTally]:
         """Return those of processes that are probed in windows."""
         return {pid: it for pid, it in tallies.items() if pid not in self._standings.kept}
 
-    def _keep(self, before: Mapping[int, Tally], now: Mapping[int, Tally]) -> None:
+    def _keep(self, before: Mapping[int, ProcessTally], now: Mapping[int, ProcessTally]) -> None:
         """Probe processes that cost little all the time, and those that cost too much in windows only."""
         kept, wanted = self._standings.kept, self._standings.polite()
         if wanted == kept:
@@ -195,7 +195,7 @@ class File:
     def _probed_seconds(self, now: float) -> float:
         return self._seconds + (now - self._since if self._on else 0.0)
 
-    def _weigh(self, now: Mapping[int, Tally]) -> None:
+    def _weigh(self, now: Mapping[int, ProcessTally]) -> None:
         """Compare what each process lost since the last look with its bound; the worst one decides."""
         time, probed = self._clock(), self._probed_seconds(self._clock())
         seconds = time - self._looked
@@ -219,7 +219,7 @@ class File:
         while len(self._history) > 2 and self._history[1][0] <= time - _RECENT_SECONDS:
             self._history.popleft()
 
-    def _pressure(self, before: Tally, after: Tally, least: float) -> tuple[float, float]:
+    def _pressure(self, before: ProcessTally, after: ProcessTally, least: float) -> tuple[float, float]:
         """Return the cost of the functions in a process in parts of what it may be, and that of all in parts of the
         process's bound; 0 where it is less than `least` seconds.
         """

@@ -10,12 +10,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from math import inf
 
 from exporter.governor import metrics
-from exporter.governor.estimates import Counts, Estimates, Tally
-from exporter.governor.files import CYCLE_SECONDS, FLOOR, LOOK_SECONDS, Bounds, File
+from exporter.governor.estimates import Counts, Estimates, ProcessTally
+from exporter.governor.files import CYCLE_SECONDS, FLOOR, LOOK_SECONDS, Bounds, WindowedFile
 from exporter.governor.node_budget import NodeBudget
 from exporter.governor.payer import Payer
 from exporter.governor.processes import wait_for_tick
-from exporter.governor.subject import SampledFile, Subject
+from exporter.governor.subject import Subject, SubjectFile
 from exporter.model import Sample
 
 _NEAR = 0.5
@@ -23,15 +23,15 @@ _NEAR = 0.5
 log = logging.getLogger(__name__)
 
 
-Rest = Callable[[Subject, Collection[int]], Iterator[tuple[Subject | Payer, Mapping[int, Tally]]]]
+Rest = Callable[[Subject, Collection[int]], Iterator[tuple[Subject | Payer, Mapping[int, ProcessTally]]]]
 """Returns what other collectors have of these processes."""
 
 
-def _no_rest(subject: Subject, pids: Collection[int]) -> Iterator[tuple[Subject | Payer, Mapping[int, Tally]]]:
+def _no_rest(subject: Subject, pids: Collection[int]) -> Iterator[tuple[Subject | Payer, Mapping[int, ProcessTally]]]:
     return iter(())
 
 
-class Watch:
+class Governed:
     """The files and the estimates of one collector."""
 
     def __init__(
@@ -47,7 +47,7 @@ class Watch:
         self.subject, self._bound, self._clock, self._chance, self.rest = subject, bound, clock, chance, rest
         self._cap, self._tick = cap, tick
         self.estimates = Estimates()
-        self._files: dict[int, File] = {}
+        self._files: dict[int, WindowedFile] = {}
         self._throttles = 0
         self._looked, self._cost, self._busy = clock(), 0.0, False
 
@@ -85,7 +85,7 @@ class Watch:
         """Return what Estimates.missed does; None for a process that windows have not come to yet."""
         return None if self._unread(pid) else self.estimates.missed(pid)
 
-    def finish(self, pid: int, last: Callable[[Tally], Tally]) -> Counts | None:
+    def finish(self, pid: int, last: Callable[[ProcessTally], ProcessTally]) -> Counts | None:
         """Return what Estimates.finish does; None for a process that was never read beside windows."""
         unread = self._unread(pid)
         missed = self.estimates.finish(pid, last)
@@ -126,16 +126,16 @@ class Watch:
                 named = f"{first} and {len(more)} more" if more else first
                 yield f"{named} in {it.name}: probed for {file.sampled():.1%} of the time, to keep {self._flags(file)}"
 
-    def _flags(self, file: File) -> str:
+    def _flags(self, file: WindowedFile) -> str:
         """Return the flags of which one decided at the last look."""
         unit = f" or {self.subject.unit_flag}" if self.subject.unit_bound < inf else ""
         return "--overhead.max-cores" if file.for_node else f"--overhead.max-ratio{unit}"
 
-    def _file(self, probed: SampledFile) -> File:
+    def _file(self, probed: SubjectFile) -> WindowedFile:
         bounds = Bounds(self._bound, self.subject.unit_bound, self._cap)
-        return File(probed, bounds, self.estimates, self._tallies, self._clock, self._chance, self._tick)
+        return WindowedFile(probed, bounds, self.estimates, self._tallies, self._clock, self._chance, self._tick)
 
-    def _tallies(self, pids: Collection[int]) -> Mapping[int, Tally]:
+    def _tallies(self, pids: Collection[int]) -> Mapping[int, ProcessTally]:
         """Return what these processes did, with what probes of all collectors took."""
         found = dict(self.subject.tallies(pids))
         for subject, rest in self.rest(self.subject, pids):
@@ -156,7 +156,7 @@ class Watch:
             self._cost = cost
         self._looked = now
 
-    def _report(self, probed: SampledFile, before: bool, file: File) -> None:
+    def _report(self, probed: SubjectFile, before: bool, file: WindowedFile) -> None:
         if before == file.ladder.throttled:
             return
         if file.ladder.throttled:
@@ -189,17 +189,19 @@ class Governor:
     ) -> None:
         self._max_ratio, self._clock, self._chance, self._tick = max_ratio, clock, chance, tick
         self._lock = threading.Lock()
-        self.watched: list[Watch] = []
+        self.watched: list[Governed] = []
         self._payers: list[Payer] = []
         self.node, self._node_due = NodeBudget(max_cores, clock), clock()
         self._wake = threading.Event()
         self.thread: threading.Thread | None = None
 
-    def watch(self, subject: Subject) -> Watch | None:
+    def watch(self, subject: Subject) -> Governed | None:
         """Return the watch of a collector, None where no bound is set."""
         if not self._max_ratio:
             return None
-        watch = Watch(subject, self._max_ratio, self._clock, self._chance, self.rest, lambda: self.node.cap, self._tick)
+        watch = Governed(
+            subject, self._max_ratio, self._clock, self._chance, self.rest, lambda: self.node.cap, self._tick
+        )
         with self._lock:
             self.watched.append(watch)
             if self.thread is None:
@@ -212,7 +214,7 @@ class Governor:
         with self._lock:
             self._payers.append(payer)
 
-    def leave(self, watch: Watch | None, payer: Payer | None = None) -> None:
+    def leave(self, watch: Governed | None, payer: Payer | None = None) -> None:
         """Watch and charge a collector no more. Waits for a step that is being done."""
         with self._lock:
             self.watched = [it for it in self.watched if it is not watch]
@@ -254,7 +256,9 @@ class Governor:
         except Exception:
             log.exception("the cost of the probes of the node cannot be bounded; tried again")
 
-    def rest(self, subject: Subject, pids: Collection[int]) -> Iterator[tuple[Subject | Payer, Mapping[int, Tally]]]:
+    def rest(
+        self, subject: Subject, pids: Collection[int]
+    ) -> Iterator[tuple[Subject | Payer, Mapping[int, ProcessTally]]]:
         """Yield what other collectors have of these processes. Called by steps, which hold the lock."""
         for watch in self.watched:
             if watch.subject is not subject:
@@ -262,7 +266,7 @@ class Governor:
         for payer in self._payers:
             yield payer, payer.tallies(pids)
 
-    def _step_of(self, watch: Watch) -> float:
+    def _step_of(self, watch: Governed) -> float:
         try:
             return watch.step()
         except Exception:

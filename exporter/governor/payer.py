@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from exporter.governor.estimates import Tally
+from exporter.governor.estimates import ProcessTally
 
 
 @dataclass(eq=False)
@@ -20,6 +20,6 @@ class Payer:
 
     rank = 0
 
-    def tallies(self, pids: Collection[int]) -> Mapping[int, Tally]:
+    def tallies(self, pids: Collection[int]) -> Mapping[int, ProcessTally]:
         """Return the costs as what other functions took."""
-        return {pid: Tally({}, 0.0, 0.0, seconds, 0.0) for pid, seconds in self.costs(pids).items()}
+        return {pid: ProcessTally({}, 0.0, 0.0, seconds, 0.0) for pid, seconds in self.costs(pids).items()}

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
-from exporter.governor.estimates import Tally
-from exporter.governor.files import Probed
+from exporter.governor.estimates import ProcessTally
+from exporter.governor.files import ProbedFile
 
 LAUNCHES_FIRST, MESSAGES_SECOND, POSTS_THIRD = range(3)
 """The order in which functions are left out where a process has several that cost too much."""
 
 
-class SampledFile(Probed, Protocol):
+class SubjectFile(ProbedFile, Protocol):
     """A file with functions that may be probed in windows."""
 
     @property
@@ -29,7 +29,7 @@ class Prices(Protocol):
     def price(self, symbol: str) -> float | None:
         """Return the seconds that probes take at one call; None where that is not known."""
 
-    def sampled_files(self) -> Mapping[int, SampledFile]:
+    def sampled_files(self) -> Mapping[int, SubjectFile]:
         """Return the files with functions that may be probed in windows, each under a key of its own."""
 
 
@@ -44,11 +44,11 @@ class Subject(Protocol):
     unit_flag: str
     """The flag that sets it."""
 
-    def sampled_files(self) -> Mapping[int, SampledFile]:
+    def sampled_files(self) -> Mapping[int, SubjectFile]:
         """Return the files that have such functions, each under a key of its own."""
 
     def sampled_cost(self) -> float | None:
         """Return the seconds that their probes took from all processes until now; None while that is not known."""
 
-    def tallies(self, pids: Collection[int]) -> Mapping[int, Tally]:
+    def tallies(self, pids: Collection[int]) -> Mapping[int, ProcessTally]:
         """Return what these processes did, with what probes of this collector took; without those that have ended."""

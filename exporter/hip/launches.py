@@ -7,9 +7,9 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from exporter.call_collector import Rows
-from exporter.governor.estimates import Counts, Tally
+from exporter.governor.estimates import Counts, ProcessTally
 from exporter.governor.processes import cpu_seconds, cpu_times
-from exporter.governor.subject import LAUNCHES_FIRST, Prices, SampledFile
+from exporter.governor.subject import LAUNCHES_FIRST, Prices, SubjectFile
 
 if TYPE_CHECKING:
     from exporter.bpf.maps import Map
@@ -21,7 +21,7 @@ _Row = tuple[Any, Any]
 _Reading = dict[str, list[_Row]]
 
 
-class CountedLaunches:
+class HipLaunches:
     """A governor's Subject. The reference are all other calls of the process: copies, waits and allocations of a loop
     go with its launches. `names` are those of functions by number, `launching` the numbers of those that launch.
     """
@@ -40,7 +40,7 @@ class CountedLaunches:
         self._probes, self._maps, self._names, self._cpu = probes, maps, names, cpu
         self._launching = launching
 
-    def sampled_files(self) -> Mapping[int, SampledFile]:
+    def sampled_files(self) -> Mapping[int, SubjectFile]:
         return self._probes.sampled_files()
 
     def sampled_cost(self) -> float | None:
@@ -49,7 +49,7 @@ class CountedLaunches:
             return None
         return float(sum(value.calls * self._price(key.api) for key, value in self._maps[LAUNCHES].items()))
 
-    def tallies(self, pids: Collection[int]) -> Mapping[int, Tally]:
+    def tallies(self, pids: Collection[int]) -> Mapping[int, ProcessTally]:
         """Read launches and other calls between two readings of the latter, of which the mean counts.
 
         Of two tries the one with fewer other calls in between counts: in the other one the thread had to wait.
@@ -60,7 +60,7 @@ class CountedLaunches:
             pid: self._tally(pid, {**reading, CALLS: halves}, cpu) for pid, cpu in cpu_times(pids, self._cpu).items()
         }
 
-    def last(self, pid: int, rows: Rows) -> Callable[[Tally], Tally]:
+    def last(self, pid: int, rows: Rows) -> Callable[[ProcessTally], ProcessTally]:
         """Return what makes the last tally of a process that has ended; its CPU time is not known any more."""
         reading = {name: list(rows.of(name)) for name in (LAUNCHES, CALLS)} | {HITS: []}
         return lambda before: self._tally(pid, reading, before.cpu)
@@ -81,9 +81,9 @@ class CountedLaunches:
     def _rows(self, name: str, pids: Collection[int]) -> list[_Row]:
         return [(key, value) for key, value in self._maps[name].items() if key.tgid in pids]
 
-    def _tally(self, pid: int, reading: _Reading, cpu: float) -> Tally:
+    def _tally(self, pid: int, reading: _Reading, cpu: float) -> ProcessTally:
         own = {name: [(key, value) for key, value in rows if key.tgid == pid] for name, rows in reading.items()}
-        return Tally(
+        return ProcessTally(
             counts={key.api: value.calls for key, value in own[LAUNCHES]},
             reference=sum(calls for _, calls in own[CALLS]),
             cost=sum(value.calls * self._price(key.api) for key, value in own[LAUNCHES]),

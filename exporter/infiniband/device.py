@@ -12,7 +12,7 @@ from exporter.infiniband import metrics, pauses, port_samples, sysfs
 from exporter.infiniband.counters import Excess, WideCounters, WindowRatio
 from exporter.infiniband.drivers import HW_GROUP, PORT_GROUP, CounterName, Driver, scale, unknown
 from exporter.infiniband.ethtool import Ethtool
-from exporter.infiniband.sysfs import Link, Port, Reading
+from exporter.infiniband.sysfs import DeviceReading, PortLink, SysfsPort
 from exporter.model import Metric, Sample
 from exporter.verbs.posted import Posted
 
@@ -56,7 +56,7 @@ class RdmaDevice:
         self._path, self._drivers, self._posted = path, drivers, posted
         self._ethtool, self._compatible, self._all_counters = ethtool, compatible, all_counters
         self._wide_counters = wide_counters or WideCounters()
-        self._links: dict[int, Link] = {}
+        self._links: dict[int, PortLink] = {}
         self._links_at = time.monotonic()
         self._ratios: dict[int, WindowRatio] = {}
         self._excesses: dict[int, Excess] = {}
@@ -73,7 +73,7 @@ class RdmaDevice:
         self._links |= {port.number: port.link for port in reading.ports}
         return list(self._samples(reading))
 
-    def _samples(self, reading: Reading) -> Iterator[Sample]:
+    def _samples(self, reading: DeviceReading) -> Iterator[Sample]:
         driver = self._drivers.get(reading.driver) or unknown(reading.driver)
         yield metrics.DEVICE_INFO.sample(
             1,
@@ -105,7 +105,7 @@ class RdmaDevice:
         for error, count in sorted(failed.items()):
             yield metrics.UNREADABLE.sample(count, {"device": reading.device, "error": error})
 
-    def _values(self, port: Port, driver: Driver) -> dict[CounterName, int]:
+    def _values(self, port: SysfsPort, driver: Driver) -> dict[CounterName, int]:
         return {
             name: scale(name)
             * self._wide_counters.update(
@@ -115,7 +115,7 @@ class RdmaDevice:
         }
 
     def _meanings(
-        self, driver: Driver, port: Port, values: Mapping[CounterName, int], labels: Mapping[str, str], only: bool
+        self, driver: Driver, port: SysfsPort, values: Mapping[CounterName, int], labels: Mapping[str, str], only: bool
     ) -> Iterator[Sample]:
         for what, metric in _SUMS:
             total = driver.total(what, values)
@@ -147,7 +147,7 @@ class RdmaDevice:
         return known
 
     def _interface(
-        self, bus_id: str, port: Port, labels: Mapping[str, str], failed: dict[str, int]
+        self, bus_id: str, port: SysfsPort, labels: Mapping[str, str], failed: dict[str, int]
     ) -> Iterator[Sample]:
         if self._ethtool is None or not port.netdev or not bus_id:
             return
@@ -164,7 +164,9 @@ def _counters(values: Mapping[CounterName, int], driver: Driver, labels: Mapping
         yield metric.sample(value, {**labels, "group": name[0], "counter": name[1]})
 
 
-def _link(driver: Driver, port: Port, values: Mapping[CounterName, int], labels: Mapping[str, str]) -> Iterator[Sample]:
+def _link(
+    driver: Driver, port: SysfsPort, values: Mapping[CounterName, int], labels: Mapping[str, str]
+) -> Iterator[Sample]:
     about = {"link_layer": port.link.layer, "netdev": port.netdev, "rate": port.link.rate}
     yield metrics.PORT_INFO.sample(1, {**labels, **about})
     for metric, value in (
@@ -178,7 +180,7 @@ def _link(driver: Driver, port: Port, values: Mapping[CounterName, int], labels:
             yield metric.sample(value, labels)
 
 
-def _downed(driver: Driver, port: Port, values: Mapping[CounterName, int]) -> int | None:
+def _downed(driver: Driver, port: SysfsPort, values: Mapping[CounterName, int]) -> int | None:
     """Return the times that the link went down. On Ethernet counters/link_downed stays 0; the interface counts them."""
     own = driver.total("link_downed", values)
     if own is not None:

@@ -39,7 +39,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Link:
+class PortLink:
     """The link of a port. A driver may log a line for each reading of a link, so links are not read every time."""
 
     layer: str = ""
@@ -64,17 +64,17 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Port:
+class SysfsPort:
     number: int
     groups: dict[str, Group]
-    link: Link = Link()
+    link: PortLink = PortLink()
     netdev: str = ""
     """The port's network interface, of the same PCI function and in the namespace that sysfs shows; may be empty."""
     carrier_losses: int | None = None
 
 
 @dataclass(frozen=True)
-class Reading:
+class DeviceReading:
     """One reading of a device. `ports` are in order; counters of the device itself are port 0."""
 
     device: str
@@ -83,7 +83,7 @@ class Reading:
     firmware: str = ""
     board_id: str = ""
     hca_type: str = ""
-    ports: tuple[Port, ...] = ()
+    ports: tuple[SysfsPort, ...] = ()
     unreadable: Counter[str] = field(default_factory=Counter)
     """Number of counters that could not be read, by the name of the error."""
 
@@ -94,19 +94,19 @@ def devices(sys: Path) -> dict[str, Path]:
     return {entry.name: entry for entry in entries if _DEVICE.fullmatch(entry.name)}
 
 
-def read(path: Path, links: Mapping[int, Link] | None = None) -> Reading:
+def read(path: Path, links: Mapping[int, PortLink] | None = None) -> DeviceReading:
     """Read a device; files that cannot be read are counted and left out. Links of ports in `links` are not read again.
 
     Raises OSError when the device does not exist any more.
     """
     unreadable: Counter[str] = Counter()
     numbers = ports(path)
-    found = [Port(0, _groups(path, unreadable))]
+    found = [SysfsPort(0, _groups(path, unreadable))]
     found += [_port(path, number, len(numbers) == 1, links or {}, unreadable) for number in numbers]
     if not path.exists():
         raise FileNotFoundError(errno.ENODEV, "the device was removed", str(path))
     bus_id = (path / "device").resolve().name
-    return Reading(
+    return DeviceReading(
         path.name,
         driver=_driver(path),
         bus_id=bus_id if _BUS_ID.fullmatch(bus_id) else "",
@@ -139,11 +139,11 @@ def _driver(path: Path) -> str:
     return "rxe" if (path / "parent").exists() else ""
 
 
-def _port(device: Path, number: int, only: bool, links: Mapping[int, Link], unreadable: Counter[str]) -> Port:
+def _port(device: Path, number: int, only: bool, links: Mapping[int, PortLink], unreadable: Counter[str]) -> SysfsPort:
     path = device / "ports" / str(number)
     netdev = _netdev(device, path, number, only)
     losses = _NUMBER.fullmatch(text(device / "device/net" / netdev / "carrier_down_count")) if netdev else None
-    return Port(
+    return SysfsPort(
         number,
         _groups(path, unreadable),
         links.get(number) or _link(path),
@@ -152,8 +152,8 @@ def _port(device: Path, number: int, only: bool, links: Mapping[int, Link], unre
     )
 
 
-def _link(path: Path) -> Link:
-    return Link(text(path / "link_layer"), _state(path / "state"), _state(path / "phys_state"), text(path / "rate"))
+def _link(path: Path) -> PortLink:
+    return PortLink(text(path / "link_layer"), _state(path / "state"), _state(path / "phys_state"), text(path / "rate"))
 
 
 def _netdev(device: Path, port: Path, number: int, only: bool) -> str:

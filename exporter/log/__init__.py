@@ -9,7 +9,7 @@ from typing import TextIO
 
 from exporter.log.limits import Limits
 from exporter.log.lines import JsonFormatter, LogfmtFormatter
-from exporter.log.writer import FLUSH_SECONDS, Writer
+from exporter.log.writer import FLUSH_SECONDS, LogWriter
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
 FORMATS = ("logfmt", "json")
@@ -52,11 +52,11 @@ def _handler(stream: TextIO | None, queued: bool) -> logging.Handler:
         return writer
     if queued and sys.stderr:
         try:
-            return Writer(sys.stderr.fileno())
+            return LogWriter(sys.stderr.fileno())
         except UnsupportedOperation:  # no file
             pass
     return logging.StreamHandler(sys.stderr)
 
 
-def _writer() -> Writer | None:
-    return next((handler for handler in logging.getLogger().handlers if isinstance(handler, Writer)), None)
+def _writer() -> LogWriter | None:
+    return next((handler for handler in logging.getLogger().handlers if isinstance(handler, LogWriter)), None)

@@ -13,7 +13,7 @@ QUEUE_BYTES = 256 * 1024
 FLUSH_SECONDS = 1.0
 
 
-class Writer(logging.Handler):
+class LogWriter(logging.Handler):
     """A handler that queues lines for its thread; a line for which the queue has no room is dropped and counted.
 
     logging's QueueListener does the same for records, but waits without limit at its end. The file stays in blocking

@@ -18,7 +18,7 @@ NO_ARGUMENT = 255
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class NcclFunction:
     """One hooked symbol. `…_at` are argument positions; the type follows the count, the stream the communicator.
 
     `kind` is what it is counted as: a collective, an operation on a communicator, or "none".
@@ -62,7 +62,7 @@ class Function:
         return [Hook(it, cookie, it == "on_return", numbered=True) for it in ("on_enter", "on_return")]
 
 
-def scene(function: Function) -> Scene:
+def scene(function: NcclFunction) -> Scene:
     """The calls tried for the cost of this function: those with the same hooks and a similar effect."""
     if function.kind in ("Send", "Recv", "PutSignal"):
         return ("ncclSend",)
@@ -77,17 +77,19 @@ def scene(function: Function) -> Scene:
 
 def _collective(
     kind: str, count_at: int, comm_at: int, peer_at: int = NO_ARGUMENT, config: bool = False
-) -> tuple[Function, ...]:
+) -> tuple[NcclFunction, ...]:
     """The function of a collective and, since 2.32, the one that takes a configuration after the same arguments."""
     suffixes = ("", "Config") if config else ("",)
-    return tuple(Function(f"nccl{kind}{suffix}", kind, "collective", count_at, comm_at, peer_at) for suffix in suffixes)
+    return tuple(
+        NcclFunction(f"nccl{kind}{suffix}", kind, "collective", count_at, comm_at, peer_at) for suffix in suffixes
+    )
 
 
-def _capture(name: str, effect: str) -> tuple[Function, ...]:
-    return tuple(Function(name + variant, "none", effect) for variant in ("", "_ptsz"))
+def _capture(name: str, effect: str) -> tuple[NcclFunction, ...]:
+    return tuple(NcclFunction(name + variant, "none", effect) for variant in ("", "_ptsz"))
 
 
-FUNCTIONS: tuple[Function, ...] = (
+FUNCTIONS: tuple[NcclFunction, ...] = (
     *_collective("AllReduce", 2, 5, config=True),
     *_collective("ReduceScatter", 2, 5, config=True),
     *_collective("AllGather", 2, 4, config=True),
@@ -99,27 +101,27 @@ FUNCTIONS: tuple[Function, ...] = (
     *_collective("Send", 1, 4, 3),
     *_collective("Recv", 1, 4, 3),
     *_collective("PutSignal", 1, 9, 3),
-    Function("ncclSignal", "Signal", "signal", comm_at=4, peer_at=0),
-    Function("ncclWaitSignal", "WaitSignal", "signal", comm_at=2),
-    Function("ncclAllReduceWithBias", "AllReduce", "collective", 2, 5),  # RCCL, as are the next two
-    Function("ncclAllToAll", "AlltoAll", "collective", 2, 4),
-    Function("ncclAllToAllv", "AlltoAllv", "vector", 1, 7),
-    Function("ncclGroupStart", "none", "group_start", paired=False),
-    Function("ncclGroupEnd", "GroupEnd", "group_end"),
-    Function("ncclGroupSimulateEnd", "none", "group_drop", comm_at=0),  # of the estimate
-    Function("ncclCommInitRank", "Init", "init", comm_at=0),
-    Function("ncclCommInitRankConfig", "Init", "init", comm_at=0),
-    Function("ncclCommInitRankScalable", "Init", "create", comm_at=0),
-    Function("ncclCommInitRankMulti", "Init", "create", comm_at=0),  # RCCL
-    Function("ncclCommInitAll", "Init", "create_many", comm_at=0),
-    Function("ncclCommSplit", "Split", "create", comm_at=3),
-    Function("ncclCommShrink", "Shrink", "create", comm_at=3),
-    Function("ncclCommGrow", "Grow", "create", comm_at=4),
-    Function("ncclCommFinalize", "Finalize", "none", comm_at=0),
-    Function("ncclCommRevoke", "Revoke", "none", comm_at=0),
-    Function("ncclCommDestroy", "Destroy", "end", comm_at=0),
-    Function("ncclCommAbort", "Abort", "end", comm_at=0),
-    Function("ncclCommGetAsyncError", "none", "async_error", comm_at=0),
+    NcclFunction("ncclSignal", "Signal", "signal", comm_at=4, peer_at=0),
+    NcclFunction("ncclWaitSignal", "WaitSignal", "signal", comm_at=2),
+    NcclFunction("ncclAllReduceWithBias", "AllReduce", "collective", 2, 5),  # RCCL, as are the next two
+    NcclFunction("ncclAllToAll", "AlltoAll", "collective", 2, 4),
+    NcclFunction("ncclAllToAllv", "AlltoAllv", "vector", 1, 7),
+    NcclFunction("ncclGroupStart", "none", "group_start", paired=False),
+    NcclFunction("ncclGroupEnd", "GroupEnd", "group_end"),
+    NcclFunction("ncclGroupSimulateEnd", "none", "group_drop", comm_at=0),  # of the estimate
+    NcclFunction("ncclCommInitRank", "Init", "init", comm_at=0),
+    NcclFunction("ncclCommInitRankConfig", "Init", "init", comm_at=0),
+    NcclFunction("ncclCommInitRankScalable", "Init", "create", comm_at=0),
+    NcclFunction("ncclCommInitRankMulti", "Init", "create", comm_at=0),  # RCCL
+    NcclFunction("ncclCommInitAll", "Init", "create_many", comm_at=0),
+    NcclFunction("ncclCommSplit", "Split", "create", comm_at=3),
+    NcclFunction("ncclCommShrink", "Shrink", "create", comm_at=3),
+    NcclFunction("ncclCommGrow", "Grow", "create", comm_at=4),
+    NcclFunction("ncclCommFinalize", "Finalize", "none", comm_at=0),
+    NcclFunction("ncclCommRevoke", "Revoke", "none", comm_at=0),
+    NcclFunction("ncclCommDestroy", "Destroy", "end", comm_at=0),
+    NcclFunction("ncclCommAbort", "Abort", "end", comm_at=0),
+    NcclFunction("ncclCommGetAsyncError", "none", "async_error", comm_at=0),
     *_capture("cuStreamBeginCapture", "capture_begin"),
     *_capture("cuStreamBeginCapture_v2", "capture_begin"),
     *_capture("cuStreamBeginCaptureToGraph", "capture_begin"),

@@ -55,7 +55,7 @@ _SEQUENCE = {  # version: commHash, seqNumber (uint64_t[5]), from the debug info
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class CommunicatorLayout:
     """Offsets in bytes, 0 where they are not known: struct layout of bpf/nccl/nccl.h."""
 
     identity: int = 0
@@ -68,10 +68,10 @@ class Layout:
     """Whether something else is in the place of commHash."""
 
 
-UNKNOWN = Layout()
+UNKNOWN = CommunicatorLayout()
 
 
-def find_layout(elf: Elf) -> Layout:
+def find_layout(elf: Elf) -> CommunicatorLayout:
     """Return the layout in a library; UNKNOWN without one in its code. Raise OSError or ElfError for a broken file."""
     functions = elf.functions([*ACCESSORS, _VERSION])
     if not functions.keys() >= set(ACCESSORS) or elf.machine not in (X86_64, AARCH64):
@@ -86,9 +86,9 @@ def find_layout(elf: Elf) -> Layout:
     if not guarded and not version:
         return UNKNOWN
     if not guarded and version < _FIRST_WITH_HASH:
-        return Layout(identity, hashless=True)
+        return CommunicatorLayout(identity, hashless=True)
     known, sequence = _SEQUENCE.get(version, (0, 0))
-    return Layout(identity, sequence if known == identity else 0, guarded)
+    return CommunicatorLayout(identity, sequence if known == identity else 0, guarded)
 
 
 class _Reads:

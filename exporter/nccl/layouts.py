@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from exporter.bpf.elf import Elf
 from exporter.bpf.file_worker import WORKER, Stuck, TooLong
 from exporter.bpf.library import Library, file_of
-from exporter.nccl.layout import ACCESSORS, UNKNOWN, Layout, find_layout
+from exporter.nccl.layout import ACCESSORS, UNKNOWN, CommunicatorLayout, find_layout
 
 if TYPE_CHECKING:
     from exporter.bpf.maps import Map
@@ -35,7 +35,7 @@ class Layouts:
         self._kernel = kernel
         self._lock = threading.Lock()
         self._numbers = {UNKNOWN: 0}
-        self._libraries: dict[Layout, list[weakref.ref[Library]]] = {}
+        self._libraries: dict[CommunicatorLayout, list[weakref.ref[Library]]] = {}
 
     def number(self, library: Library) -> int | None:
         """The number of a library's layout, known to the kernel from then on; None if it is no NCCL.
@@ -71,7 +71,7 @@ class Layouts:
         return self._numbers.pop(layout)
 
 
-def read(library: Library) -> Layout | None:
+def read(library: Library) -> CommunicatorLayout | None:
     try:
         layout = _try(library, ATTEMPTS)
     except (TooLong, ValueError) as error:  # as it would be the next time
@@ -85,9 +85,9 @@ def read(library: Library) -> Layout | None:
     return layout
 
 
-def _try(library: Library, attempts: int) -> Layout | None:
+def _try(library: Library, attempts: int) -> CommunicatorLayout | None:
     try:
-        found: Layout | None = WORKER.call(layout_of, file_of(library))
+        found: CommunicatorLayout | None = WORKER.call(layout_of, file_of(library))
     except (TooLong, Stuck):
         raise
     except OSError:
@@ -98,6 +98,6 @@ def _try(library: Library, attempts: int) -> Layout | None:
     return found
 
 
-def layout_of(elf: Elf) -> Layout | None:
+def layout_of(elf: Elf) -> CommunicatorLayout | None:
     """The layout in a file; None if it is no NCCL. Called in the process that reads files."""
     return find_layout(elf) if elf.functions(ACCESSORS) else None

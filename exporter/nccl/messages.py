@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Mapping
 from math import inf
 from typing import TYPE_CHECKING
 
-from exporter.governor.estimates import Counts, Tally
+from exporter.governor.estimates import Counts, ProcessTally
 from exporter.governor.processes import cpu_seconds, cpu_times
-from exporter.governor.subject import MESSAGES_SECOND, Prices, SampledFile
+from exporter.governor.subject import MESSAGES_SECOND, Prices, SubjectFile
 from exporter.nccl.activity import Activity, Calls
 from exporter.nccl.functions import FUNCTIONS
 from exporter.nccl.samples import Kinds
@@ -43,7 +43,7 @@ class Messages:
         for it in FUNCTIONS:
             self._symbols.setdefault(numbers[it.kind], it.name)
 
-    def sampled_files(self) -> Mapping[int, SampledFile]:
+    def sampled_files(self) -> Mapping[int, SubjectFile]:
         return self._probes.sampled_files()
 
     def sampled_cost(self) -> float | None:
@@ -52,14 +52,14 @@ class Messages:
         prices = {it: self._probes.price(it) for it in map(self._symbols.__getitem__, self._messages)}
         return None if None in prices.values() else sum(hits.get(it, 0) * (price or 0) for it, price in prices.items())
 
-    def tallies(self, pids: Collection[int]) -> Mapping[int, Tally]:
+    def tallies(self, pids: Collection[int]) -> Mapping[int, ProcessTally]:
         rows: dict[int, dict[int, Calls]] = {pid: {} for pid in pids}
         for key, value in self._calls.items():
             if key.tgid in rows:
                 rows[key.tgid][key.kind] = Calls(*(getattr(value, name) for name in Calls._fields))
         return {pid: self._tally(rows[pid], cpu) for pid, cpu in cpu_times(pids, self._cpu).items()}
 
-    def last(self, activity: Activity) -> Callable[[Tally], Tally]:
+    def last(self, activity: Activity) -> Callable[[ProcessTally], ProcessTally]:
         """Return what makes the last tally of a process that has ended; its CPU time is not known any more."""
         return lambda before: self._tally(activity.calls, before.cpu)
 
@@ -74,12 +74,12 @@ class Messages:
                 seen = activity.calls.get(kind, Calls(0, 0, 0, 0, 0, 0))
                 activity.calls[kind] = seen._replace(**{it: getattr(seen, it) + more for it, more in some.items()})
 
-    def _tally(self, calls: Mapping[int, Calls], cpu: float) -> Tally:
+    def _tally(self, calls: Mapping[int, Calls], cpu: float) -> ProcessTally:
         messages = {kind: calls[kind] for kind in self._messages if kind in calls}
         groups = calls[self._group].calls if self._group in calls else 0
         cost = sum(it.calls * self._price(kind) for kind, it in messages.items())
         other = sum(it.calls * self._price(kind) for kind, it in calls.items() if kind not in self._messages)
-        return Tally(
+        return ProcessTally(
             counts={(kind, name): getattr(it, name) for kind, it in messages.items() for name in _FIELDS},
             reference=groups,
             cost=cost,

@@ -9,7 +9,7 @@ Text = bytes
 """Another name: a field is called `bytes` too."""
 
 
-class Identity(Protocol):
+class RankIdentity(Protocol):
     """struct identity: a rank of a communicator. `hash` is 0 where it is not known."""
 
     hash: int
@@ -41,7 +41,7 @@ class NcclSpan(Protocol):
     partial: int
 
     @property
-    def who(self) -> Identity: ...
+    def who(self) -> RankIdentity: ...
     @property
     def comm(self) -> Text: ...
 
@@ -119,7 +119,7 @@ class CommunicatorRow(Protocol):
     reused: int
 
     @property
-    def who(self) -> Identity: ...
+    def who(self) -> RankIdentity: ...
     @property
     def calls(self) -> Sequence[int]: ...
     @property

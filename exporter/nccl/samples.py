@@ -12,7 +12,7 @@ from exporter.model import Metric, Sample, Value
 from exporter.nccl import metrics
 from exporter.nccl.activity import Activity
 from exporter.nccl.codes import result
-from exporter.nccl.functions import FUNCTIONS, Function
+from exporter.nccl.functions import FUNCTIONS, NcclFunction
 
 MOST = (1 << 63) - 1
 _WITHOUT_BYTES = ("Signal", "WaitSignal")
@@ -42,7 +42,7 @@ class Kinds:
         return kind < self.group_end
 
 
-def function(api: int) -> Function:
+def function(api: int) -> NcclFunction:
     """The function with this number in the kernel."""
     return FUNCTIONS[api - 1]
 

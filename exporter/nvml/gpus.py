@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from exporter.nvml.snapshot import Event, Gpu, Readings, Snapshot
+from exporter.nvml.snapshot import Event, Gpu, GpuSnapshot, Readings
 
 Supplement = Callable[[], Mapping[str, Readings]]
 
@@ -23,15 +23,15 @@ class Gpus:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._source: Callable[[], Snapshot] | None = None
+        self._source: Callable[[], GpuSnapshot] | None = None
         self._release: Callable[[float], bool] | None = None
         self._listeners: list[Callable[[Event], None]] = []
         self._supplements: dict[str, Supplement] = {}
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> GpuSnapshot:
         """Returns the newest readings, without a call to NVML. Readings that are too old are left out."""
         source = self._source
-        snapshot = source() if source else Snapshot("absent", "the NVML collector is off")
+        snapshot = source() if source else GpuSnapshot("absent", "the NVML collector is off")
         for name, supplement in self._supplements.copy().items():
             read = supplement()
             gpus = (_with(gpu, name, read[gpu.uuid]) if gpu.uuid in read else gpu for gpu in snapshot.gpus)
@@ -82,7 +82,7 @@ class Gpus:
 
     # The rest is for the NVML collector.
 
-    def serve(self, source: Callable[[], Snapshot], release: Callable[[float], bool]) -> None:
+    def serve(self, source: Callable[[], GpuSnapshot], release: Callable[[float], bool]) -> None:
         self._source, self._release = source, release
 
     def withdraw(self) -> None:

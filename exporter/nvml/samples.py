@@ -9,7 +9,7 @@ from exporter.model import Labels, Metric, Sample
 from exporter.nvml import metrics
 from exporter.nvml.reading import Reading
 from exporter.nvml.readings import GPU_BY_KEY, LINK_BY_KEY, MIG_BY_KEY
-from exporter.nvml.snapshot import FAST, DriverVersions, Gpu, GpuProcess, Mig, Snapshot, Values
+from exporter.nvml.snapshot import FAST, DriverVersions, Gpu, GpuProcess, GpuSnapshot, Mig, Values
 
 STATES = ("ok", "degraded", "failed", "lost", "stalled")
 _HEALTH = {"reset_required": "failed"}
@@ -35,7 +35,7 @@ _FABRIC_CONDITIONS: Mapping[str, int] = {
 """Position of the two bits in the reading fabric_health: 0 unknown, 1 true, 2 false."""
 
 
-def samples(snapshot: Snapshot, process_labels: Callable[[int], Labels]) -> Iterator[Sample]:
+def samples(snapshot: GpuSnapshot, process_labels: Callable[[int], Labels]) -> Iterator[Sample]:
     """Yields every series of the GPUs; `process_labels` returns the labels of a pid."""
     for gpu in snapshot.gpus:
         labels = {"gpu": str(gpu.index), "gpu_uuid": gpu.uuid}
@@ -119,7 +119,7 @@ def _derived(gpu: Gpu, labels: Labels) -> Iterator[Sample]:
             yield metrics.FABRIC_HEALTH.sample(int(state == 1), {**labels, "condition": condition})
 
 
-def nvlink_domain(snapshot: Snapshot) -> str:
+def nvlink_domain(snapshot: GpuSnapshot) -> str:
     """Returns cluster UUID and clique of the GPUs as UUID.CLIQUE, empty where they have none, or not all the same one.
 
     NVIDIA's GPU operator writes the same into the label nvidia.com/gpu.clique of a node.

@@ -143,7 +143,7 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class GpuSnapshot:
     """All current readings. `state`: running, starting, released, stalled, restarting or absent, for `reason`."""
 
     state: str = "starting"

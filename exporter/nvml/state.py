@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from exporter.nvml.snapshot import DriverVersions, Event, Gpu, GpuIdentity, NvmlStarted, Readings, SetRead, Snapshot
+from exporter.nvml.snapshot import DriverVersions, Event, Gpu, GpuIdentity, GpuSnapshot, NvmlStarted, Readings, SetRead
 
 MOST_EVENTS = 256
 FRESH = 3
@@ -95,7 +95,7 @@ class NvmlState:
             }
         return {name: now - min(at) for name, at in times.items() if at}
 
-    def snapshot(self, now: float, stalled: str = "") -> Snapshot:
+    def snapshot(self, now: float, stalled: str = "") -> GpuSnapshot:
         """Returns the valid readings at `now` (CLOCK_MONOTONIC). `stalled` is the reason while the child is stalled."""
         with self._lock:
             gpus = tuple(
@@ -108,7 +108,7 @@ class NvmlState:
             )
             state, reason = ("stalled", stalled) if stalled else (self._state, self._reason)
             ordered = tuple(sorted(gpus, key=lambda gpu: gpu.index))
-            return Snapshot(state, reason, self._driver, ordered, tuple(self._events))
+            return GpuSnapshot(state, reason, self._driver, ordered, tuple(self._events))
 
     def _fresh(self, name: str, entry: _GpuState, now: float) -> bool:
         return now - entry.sets[name].at <= FRESH * self._intervals[name]

@@ -23,12 +23,12 @@ from exporter.nvml.snapshot import (
     FAST,
     ChildOptions,
     Event,
+    GpuSnapshot,
     Heartbeat,
     NvmlFailed,
     NvmlStarted,
     Released,
     SetRead,
-    Snapshot,
     decode,
 )
 from exporter.nvml.state import FRESH, NvmlState
@@ -65,7 +65,7 @@ class NvmlSupervisor(Supervisor[NvmlChild]):
         self._hold_until = 0.0
         self._released = threading.Event()
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> GpuSnapshot:
         """Returns the valid readings. Never waits for NVML."""
         now = time.monotonic()
         silent = now - self.last_message

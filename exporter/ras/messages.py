@@ -6,7 +6,16 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from exporter.ras.report import MOST_COMMUNICATORS, MOST_RANKS, STATES, Communicator, Missing, Rank, Report, ReportError
+from exporter.ras.report import (
+    MOST_COMMUNICATORS,
+    MOST_RANKS,
+    STATES,
+    Missing,
+    Rank,
+    RasCommunicator,
+    Report,
+    ReportError,
+)
 
 FAILED = "failed"
 _REPORT, _COMMUNICATOR, _RANK, _MISSING, _END = "report", "communicator", "rank", "missing", "end"
@@ -63,6 +72,6 @@ def _decode(lines: Iterable[bytes]) -> Report:
             found[-1][4].append(Missing(int(number), names.setdefault(host, host), state if state in STATES else ""))
         elif kind == _END:
             version, count, dead, timeouts, seconds, whole = head
-            communicators = tuple(Communicator(*fields[:3], tuple(fields[3]), tuple(fields[4])) for fields in found)
+            communicators = tuple(RasCommunicator(*fields[:3], tuple(fields[3]), tuple(fields[4])) for fields in found)
             return Report(str(version), int(count), communicators, int(dead), int(timeouts), seconds, bool(whole))
     raise ReportError("the answer was not read to its end")

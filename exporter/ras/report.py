@@ -59,7 +59,7 @@ class Missing:
 
 
 @dataclass(frozen=True, slots=True)
-class Communicator:
+class RasCommunicator:
     """A communicator; `comm_hash` has 16 hex digits, `missing` counts also the ranks that the text does not name."""
 
     comm_hash: str
@@ -75,7 +75,7 @@ class Report:
 
     version: str
     count: int
-    communicators: tuple[Communicator, ...]
+    communicators: tuple[RasCommunicator, ...]
     dead_processes: int
     timeouts: int
     seconds: float | None
@@ -112,12 +112,12 @@ def _from_json(text: str) -> Report:
     return Report(version, len(found), found, len(dead), timeouts, seconds)
 
 
-def _communicator(entry: Mapping[str, Any]) -> Communicator:
+def _communicator(entry: Mapping[str, Any]) -> RasCommunicator:
     ranks = tuple(_rank(rank) for rank in entry["ranks"])
     missing = tuple(
         Missing(_number(rank["rank"]), _host(rank["host"]), _state(rank)) for rank in entry["missing_ranks"]
     )
-    return Communicator(_hash(entry["hash"]), _number(entry["size"]), len(missing), ranks, missing)
+    return RasCommunicator(_hash(entry["hash"]), _number(entry["size"]), len(missing), ranks, missing)
 
 
 def _rank(entry: Mapping[str, Any]) -> Rank:
@@ -181,7 +181,7 @@ def _from_text(text: str) -> Report:
     )
 
 
-def _troubled(text: str) -> Iterator[Communicator]:
+def _troubled(text: str) -> Iterator[RasCommunicator]:
     """Yield the communicators with ranks that did not answer."""
     comm_hash, missing = "", 0
     for line in text.splitlines():
@@ -191,10 +191,10 @@ def _troubled(text: str) -> Iterator[Communicator]:
             missing = int(found[1])
         elif comm_hash and (found := _WHICH.match(line)):
             named = tuple(Missing(int(rank), "", "") for rank in found[1].split(","))
-            yield Communicator(comm_hash, None, missing, missing_ranks=named)
+            yield RasCommunicator(comm_hash, None, missing, missing_ranks=named)
             comm_hash = ""
         elif comm_hash and missing and not line.strip():
-            yield Communicator(comm_hash, None, missing)
+            yield RasCommunicator(comm_hash, None, missing)
             comm_hash = ""
     if comm_hash and missing:
-        yield Communicator(comm_hash, None, missing)
+        yield RasCommunicator(comm_hash, None, missing)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from exporter.model import Sample
 from exporter.ras import metrics
-from exporter.ras.report import STATES, Communicator, Report
+from exporter.ras.report import STATES, RasCommunicator, Report
 
 _FINE = (0, 7)
 """ncclSuccess, ncclInProgress."""
@@ -28,7 +28,7 @@ def samples(reports: Sequence[Report]) -> Iterator[Sample]:
             yield from _ranks(comm)
 
 
-def _missing(comm: Communicator, whole: bool) -> Iterator[Sample]:
+def _missing(comm: RasCommunicator, whole: bool) -> Iterator[Sample]:
     labels = {"comm_hash": comm.comm_hash}
     if whole:
         states = Counter(rank.state for rank in comm.missing_ranks)
@@ -41,7 +41,7 @@ def _missing(comm: Communicator, whole: bool) -> Iterator[Sample]:
         )
 
 
-def _ranks(comm: Communicator) -> Iterator[Sample]:
+def _ranks(comm: RasCommunicator) -> Iterator[Sample]:
     labels = {"comm_hash": comm.comm_hash}
     if comm.size is not None:
         yield metrics.SIZE.sample(comm.size, labels)

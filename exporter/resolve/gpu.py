@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from exporter.model import Labels
-from exporter.nvml.snapshot import Gpu, Mig, Snapshot
+from exporter.nvml.snapshot import Gpu, GpuSnapshot, Mig
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class GpuDevice:
 class Inventory:
     """The GPUs and MIG devices of a snapshot, and the processes that NVML lists on them."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: GpuSnapshot) -> None:
         self.gpus = tuple(gpu for gpu in snapshot.gpus if gpu.uuid)
         self._by_uuid = {device.uuid: device for gpu in self.gpus for device in _devices(gpu)}
         self._used: dict[int, dict[GpuDevice, int | None]] = {}

@@ -24,7 +24,7 @@ _CONTAINER = re.compile(rf"(?P<pod>{_NAME})_(?P<namespace>{_NAME})_(?P<container
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class ContainerNames:
     """The names of a container in Kubernetes: `pod`, `namespace` and `container`; empty where unknown."""
 
     pod: str = ""
@@ -39,11 +39,11 @@ class PodLogs:
         self._pods = _Listing(logs / "pods", _POD, "uid")
         self._containers = _Listing(logs / "containers", _CONTAINER, "id")
 
-    def names(self, container_id: str, pod_uid: str) -> Names:
+    def names(self, container_id: str, pod_uid: str) -> ContainerNames:
         """Return the names of a container by the ids in its cgroup path; empty when unknown. Never raises."""
         if container_id and (names := self._containers.get(container_id)):
             return names
-        return (self._pods.get(pod_uid) if pod_uid else None) or Names()
+        return (self._pods.get(pod_uid) if pod_uid else None) or ContainerNames()
 
 
 class _Listing:
@@ -53,9 +53,9 @@ class _Listing:
         self._folder, self._pattern, self._key = folder, pattern, key
         self._lock = threading.Lock()
         self._changed = -1
-        self._names: dict[str, Names] = {}
+        self._names: dict[str, ContainerNames] = {}
 
-    def get(self, identifier: str) -> Names | None:
+    def get(self, identifier: str) -> ContainerNames | None:
         with self._lock:
             if identifier not in self._names:
                 self._refresh()
@@ -74,6 +74,6 @@ class _Listing:
         for name in names:
             if match := self._pattern.fullmatch(name):
                 parts = match.groupdict()
-                found[parts[self._key]] = Names(parts["pod"], parts["namespace"], parts.get("container", ""))
+                found[parts[self._key]] = ContainerNames(parts["pod"], parts["namespace"], parts.get("container", ""))
         settled = time.time_ns() - changed > _SETTLED_NS
         self._changed, self._names = changed if settled else -1, found

@@ -16,7 +16,7 @@ from exporter import process_memory
 from exporter.background.patience import Unanswered
 from exporter.model import Labels, Sample
 from exporter.resolve import cgroup, service, slurm, workload
-from exporter.resolve.podlogs import Names, PodLogs
+from exporter.resolve.podlogs import ContainerNames, PodLogs
 
 _CGROUP_BYTES = 65_536
 _ENVIRON_BYTES = 1_048_576
@@ -145,7 +145,7 @@ class ProcessTable:
         comm = _read(f"{folder}/comm", _COMM_BYTES)
         group = cgroup.parse(_read(f"{folder}/cgroup", _CGROUP_BYTES).decode("utf-8", "replace"))
         in_kubernetes = group.container_id or group.pod_uid
-        names = self._names.names(group.container_id, group.pod_uid) if in_kubernetes else Names()
+        names = self._names.names(group.container_id, group.pod_uid) if in_kubernetes else ContainerNames()
         job = group.slurm_job_id or slurm.job_id(environ)
         labels = {
             "pid": str(pid),

@@ -18,7 +18,7 @@ _ESTABLISHED, _LISTEN = "01", "0A"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SocketRow:
     """A socket. `inode` is 0 once the process has closed the socket, and `uid` is undefined then."""
 
     local: tuple[str, int]
@@ -48,7 +48,7 @@ def listeners(proc: Path, pid: int, port: int) -> set[int]:
     return {row.uid for row in listening(proc, pid) if row.local[1] == port}
 
 
-def listening(proc: Path, pid: int) -> Iterator[Row]:
+def listening(proc: Path, pid: int) -> Iterator[SocketRow]:
     """Yield the sockets that listen at the loopback in the network namespace of a process, whoever has them."""
     return (row for row in rows(proc, pid) if row.state == _LISTEN and _reached_by_loopback(row.local[0]))
 
@@ -61,7 +61,7 @@ def ip(address: object) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     return (isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped) or found
 
 
-def rows(proc: Path, pid: int | str) -> Iterator[Row]:
+def rows(proc: Path, pid: int | str) -> Iterator[SocketRow]:
     """Yield the TCP sockets of a process's network namespace; none when the tables cannot be read."""
     for name, size in (("tcp", 4), ("tcp6", 16)):
         try:
@@ -69,7 +69,7 @@ def rows(proc: Path, pid: int | str) -> Iterator[Row]:
                 for line in islice(file, 1, MOST_ROWS):
                     fields = line.split()
                     if len(fields) > 9:
-                        yield Row(_address(fields[1], size), _address(fields[2], size), *_rest(fields))
+                        yield SocketRow(_address(fields[1], size), _address(fields[2], size), *_rest(fields))
         except OSError:
             continue
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from exporter.serving.routes import route, streams_answers
 
 if TYPE_CHECKING:
-    from exporter.serving.http2 import Block, Fields
+    from exporter.serving.http2 import FieldBlock, Fields
 
 EVENT_STREAM, ENCODED, QUEUE_KNOWN, FAILED_IN_STREAM, LINES, MESSAGES = 1, 2, 4, 8, 16, 32
 """Flags of bpf/serving/serving.h."""
@@ -47,7 +47,7 @@ _FURTHER_CHOICE = re.compile(rb'(?<=[{,\s])"index"\s*:\s*[1-9]')
 _CHUNK_LINES = re.compile(rb"\r\n(?:[0-9A-Fa-f]{1,8}\r\n)?")
 
 
-class Record(Protocol):
+class RequestRecord(Protocol):
     """struct request of bpf/serving/serving.h."""
 
     kind: int
@@ -80,9 +80,9 @@ class RingRecord(Protocol):
     """union record of bpf/serving/http2.h: what the ring buffer carries."""
 
     @property
-    def request(self) -> Record: ...
+    def request(self) -> RequestRecord: ...
     @property
-    def fields(self) -> Block: ...
+    def fields(self) -> FieldBlock: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class _Head:
     clear: bool = True
 
 
-def read(record: Record, fields: Fields | None = None) -> Answer | None:
+def read(record: RequestRecord, fields: Fields | None = None) -> Answer | None:
     """Return the meaning of a record, with its fields if it is one of HTTP/2; None where it is no POST request."""
     head = _of_http2(record, fields) if record.stream else _of_http1(record)
     if head is None:
@@ -150,13 +150,13 @@ def read(record: Record, fields: Fields | None = None) -> Answer | None:
     )
 
 
-def _of_http1(record: Record) -> _Head:
+def _of_http1(record: RequestRecord) -> _Head:
     status = record.status
     label = str(status) if 200 <= status < 600 else NO_STATUS
     return _Head(raw(record, "line"), status, label, bool(record.flags & EVENT_STREAM), status == 200)
 
 
-def _of_http2(record: Record, fields: Fields | None) -> _Head | None:
+def _of_http2(record: RequestRecord, fields: Fields | None) -> _Head | None:
     line = raw(record, "line").rstrip(b"\0")  # of a request that was upgraded
     method, path, status = (fields.method, fields.path, _number(fields.status)) if fields else (b"", b"", 0)
     if (method or line.partition(b" ")[0] or b"POST") != b"POST":
@@ -174,7 +174,7 @@ def _of_http2(record: Record, fields: Fields | None) -> _Head | None:
     return _Head(line or b"POST " + path, status, label, stream, succeeded, clear)
 
 
-def _grpc_status(record: Record, number: bytes) -> str:
+def _grpc_status(record: RequestRecord, number: bytes) -> str:
     """Return the name of a status in the trailers: none where the answer did not come that far."""
     if number:
         code = _number(number)
@@ -182,7 +182,7 @@ def _grpc_status(record: Record, number: bytes) -> str:
     return UNKNOWN_STATUS if record.outcome == COMPLETE else NO_STATUS
 
 
-def _is_stream(record: Record, kind: bytes, path: bytes | None) -> bool:
+def _is_stream(record: RequestRecord, kind: bytes, path: bytes | None) -> bool:
     """Whether an answer is a stream. A whole one of gRPC (its `path`) is one message: a stream of one looks like it."""
     if path is not None:
         return record.messages > (record.outcome == COMPLETE) and streams_answers(path)
@@ -195,13 +195,13 @@ def _number(text: bytes) -> int:
     return int(text) if text.isdigit() and len(text) < 5 else -1
 
 
-def tail(record: Record) -> bytes:
+def tail(record: RequestRecord) -> bytes:
     """Return the last bytes of the answer, without the lines between chunks: the ring, from the oldest byte on."""
     ring = raw(record, "tail")
     return _CHUNK_LINES.sub(b"", ring[record.tail_at : record.tail_end] + ring[: record.tail_at])
 
 
-def raw(record: Record, name: str) -> bytes:
+def raw(record: RequestRecord, name: str) -> bytes:
     """Return all bytes of a field; ctypes ends the text of one at its first zero."""
     field = getattr(type(record), name)
     return bytes(record)[field.offset : field.offset + field.size]  # type: ignore[call-overload,no-any-return]
@@ -211,7 +211,7 @@ def _seconds(since: int, until: int) -> float | None:
     return (until - since) / 1e9 if until and until >= since else None
 
 
-def _per_token(record: Record, tokens: int | None) -> float | None:
+def _per_token(record: RequestRecord, tokens: int | None) -> float | None:
     seconds = _seconds(record.first, record.last) if record.first else None
     return seconds / (tokens - 1) if seconds is not None and tokens and tokens > 1 else None
 

@@ -15,7 +15,7 @@ from exporter.node import Node
 from exporter.serving import engine_pages, engine_table, metrics
 from exporter.serving.engine_pages import NoPageError
 from exporter.serving.engines import UNKNOWN, engine
-from exporter.serving.exposition import Series, joined, series
+from exporter.serving.exposition import EngineSeries, joined, series
 
 KEPT = 3
 """Intervals for which numbers count that could not be read again."""
@@ -34,7 +34,7 @@ class _Page:
 
     labels: Labels
     engine: str
-    series: tuple[Series, ...]
+    series: tuple[EngineSeries, ...]
     at: float
 
 
@@ -131,7 +131,7 @@ class EngineNumbers:
                 self._without[pid, at] = time.monotonic() + AGAIN_S
         return failure
 
-    def _metric(self, one: Series, before: Mapping[tuple[str, Kind], Metric]) -> Metric:
+    def _metric(self, one: EngineSeries, before: Mapping[tuple[str, Kind], Metric]) -> Metric:
         """Return the metric of a name and kind, the same for all engines, and as on the page `before` if it was there.
 
         Only those of one page are kept, so that no engine uses up the names.

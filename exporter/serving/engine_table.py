@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from exporter.model import Distribution, Labels, Metric, Sample, Value
 from exporter.serving import metrics
-from exporter.serving.exposition import Series
+from exporter.serving.exposition import EngineSeries
 
 _MODEL = ("model_name", "model")
 """The labels that engines have for it."""
@@ -38,7 +38,7 @@ _FIRST_TOKENS = frozenset(
 )
 
 
-def samples(page: Iterable[Series], engine: str, process: Labels) -> Iterator[Sample]:
+def samples(page: Iterable[EngineSeries], engine: str, process: Labels) -> Iterator[Sample]:
     """Yield what an engine's page has of these numbers, with the labels of its process, by model."""
     gauges: dict[tuple[str, str], list[float]] = {}
     histograms: dict[str, list[Distribution]] = {}

@@ -32,7 +32,7 @@ _PARTS = ("_bucket", "_sum", "_count")
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class EngineSeries:
     """A series of an engine, in the engine's own name and labels."""
 
     name: str
@@ -62,7 +62,7 @@ class _Histogram:
         return Distribution(tuple(bounds[:-1]), tuple(map(int, counts)), self.sum)
 
 
-def series(text: str) -> Iterator[Series]:
+def series(text: str) -> Iterator[EngineSeries]:
     """Yield the counters, gauges and histograms of a page that are an engine's, at most MOST_SERIES.
 
     Lines that are malformed, of other kinds or without a TYPE are left out, and values that are no numbers up to
@@ -92,11 +92,11 @@ def series(text: str) -> Iterator[Series]:
                 _add(histograms[key], name, bound, value)
         elif (kind := kinds.get(name)) in (Kind.COUNTER, Kind.GAUGE) and kind is not None and left:
             left -= 1
-            yield Series(name, kind, helps.get(name, ""), labels, value)
+            yield EngineSeries(name, kind, helps.get(name, ""), labels, value)
     for (name, pairs), histogram in histograms.items():
         distribution = histogram.distribution()
         if distribution is not None:
-            yield Series(name, Kind.HISTOGRAM, helps.get(name, ""), dict(pairs), distribution)
+            yield EngineSeries(name, Kind.HISTOGRAM, helps.get(name, ""), dict(pairs), distribution)
 
 
 def _describe(line: str, kinds: dict[str, Kind], helps: dict[str, str]) -> None:

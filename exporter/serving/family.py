@@ -16,7 +16,7 @@ _INIT = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class FamilyMember:
     """A running process: its parent, and the pod or container, or else the control group, that it is in."""
 
     parent: int
@@ -28,7 +28,7 @@ def families(proc: Path, users: Collection[int]) -> set[int]:
     return members(processes(proc), users) if users else set()
 
 
-def members(seen: Mapping[int, Seen], users: Collection[int]) -> set[int]:
+def members(seen: Mapping[int, FamilyMember], users: Collection[int]) -> set[int]:
     """Return who is in the group of a user, or comes from the eldest process above the user that is in its group."""
     users = [pid for pid in users if pid in seen]
     groups = {seen[pid].group for pid in users if seen[pid].group}
@@ -47,7 +47,7 @@ def members(seen: Mapping[int, Seen], users: Collection[int]) -> set[int]:
     return found
 
 
-def processes(proc: Path) -> dict[int, Seen]:
+def processes(proc: Path) -> dict[int, FamilyMember]:
     """Return all processes there are now."""
     found = {}
     with os.scandir(proc) as entries:
@@ -56,11 +56,11 @@ def processes(proc: Path) -> dict[int, Seen]:
         stat, group = _read(f"{proc}/{name}/stat"), _read(f"{proc}/{name}/cgroup").decode("utf-8", "replace")
         parent = _PARENT.match(stat, stat.rfind(b") "))
         if parent:
-            found[int(name)] = Seen(int(parent[1]), _group(group))
+            found[int(name)] = FamilyMember(int(parent[1]), _group(group))
     return found
 
 
-def _eldest(seen: Mapping[int, Seen], pid: int, known: dict[int, int]) -> int:
+def _eldest(seen: Mapping[int, FamilyMember], pid: int, known: dict[int, int]) -> int:
     """Return the uppermost process above one that is in its group; `known` has it for processes met before."""
     path = []
     while pid not in known:

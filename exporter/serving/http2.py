@@ -33,7 +33,7 @@ _KEPT = {
 }
 
 
-class Block(Protocol):
+class FieldBlock(Protocol):
     """struct fields of bpf/serving/http2.h."""
 
     kind: int
@@ -82,7 +82,7 @@ class _Direction:
         self._next = 0
         self._decoder = self._new()
 
-    def decode(self, block: Block, raw: bytes) -> list[tuple[bytes, bytes]]:
+    def decode(self, block: FieldBlock, raw: bytes) -> list[tuple[bytes, bytes]]:
         """Return the fields of the next block, as far as they are known."""
         if block.order != self._next:
             self._decoder = self._new()
@@ -115,7 +115,7 @@ class Streams:
     def __init__(self) -> None:
         self._connections: OrderedDict[int, _Connection] = OrderedDict()
 
-    def take(self, block: Block) -> None:
+    def take(self, block: FieldBlock) -> None:
         """Decode a block, or forget the connection of which it is the end."""
         if block.kind == CONNECTION_ENDED:
             self._connections.pop(block.connection, None)
@@ -148,6 +148,6 @@ def _keep(fields: Fields, decoded: list[tuple[bytes, bytes]], kind: int) -> None
             setattr(fields, kept, value[:LONGEST])
 
 
-def _raw(block: Block) -> bytes:
+def _raw(block: FieldBlock) -> bytes:
     field = type(block).block
     return bytes(block)[field.offset : field.offset + block.size]  # type: ignore[attr-defined, call-overload, no-any-return]

@@ -7,7 +7,7 @@ import secrets
 
 from exporter.model import Labels, Span
 from exporter.node import Clock
-from exporter.serving.answer import GRPC_STATUSES, Answer, Record
+from exporter.serving.answer import GRPC_STATUSES, Answer, RequestRecord
 
 SLOW_SECONDS = 10.0
 """A first token, or without one a whole answer, that takes longer makes a span that is kept where it is not sampled."""
@@ -32,7 +32,7 @@ _OPERATIONS = {
 """Values of gen_ai.operation.name by route; of others it is generate_content."""
 
 
-def span(record: Record, answer: Answer, engine: str, clock: Clock, process: Labels) -> Span | None:
+def span(record: RequestRecord, answer: Answer, engine: str, clock: Clock, process: Labels) -> Span | None:
     """Return the span of a request; None where its client decided that the trace is not sampled, and nothing failed."""
     parent = _PARENT.fullmatch(record.traceparent)
     error = answer.error

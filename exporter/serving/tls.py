@@ -63,7 +63,7 @@ class _Used:
     failed: bool = False
 
 
-class Tls:
+class TlsProbes:
     """An interest in OpenSSL (exporter.bpf.library.Interest): probed only while a followed process maps it.
 
     Each such process has links of its own where the kernel can probe one process; else all that map the file are

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate
 
-from exporter.stack_profiles.model import LABELS, Frame, Profile, Sample, Stack
+from exporter.stack_profiles.model import LABELS, Frame, Stack, StackProfile, StackSample
 
 MOST_SAMPLES = 20_000
 """Samples of a profile; the smallest ones are added up to one."""
@@ -22,7 +22,7 @@ FURTHER = Frame("[further frames]")
 UNKNOWN = Frame("[unknown stack]")
 
 
-def bounded(profile: Profile) -> Profile:
+def bounded(profile: StackProfile) -> StackProfile:
     """Return a profile of the same totals with MOST_SAMPLES samples and MOST_PLACES frames at most.
 
     Each sample has 1 to MOST_FRAMES frames.
@@ -35,7 +35,7 @@ def bounded(profile: Profile) -> Profile:
     return profile if samples is profile.samples else replace(profile, samples=samples)
 
 
-def labels(sample: Sample) -> Mapping[str, str]:
+def labels(sample: StackSample) -> Mapping[str, str]:
     """Return the known labels of a sample that have a value, printable and cut to MOST_NAME."""
     return {name: printable(sample.labels[name]) for name in LABELS if sample.labels.get(name)}
 
@@ -51,13 +51,13 @@ def printable(text: str) -> str:
     return escaped if len(escaped) <= MOST_NAME else escaped[: MOST_NAME - 1] + "…"
 
 
-def _largest(samples: tuple[Sample, ...]) -> tuple[Sample, ...]:
+def _largest(samples: tuple[StackSample, ...]) -> tuple[StackSample, ...]:
     """Return the largest samples within the limits, and the sum of the others as one."""
     ranked = sorted(samples, key=lambda sample: -abs(sample.values[0]))
     places = accumulate(len(sample.stack) for sample in ranked)
     kept = next((at for at, total in enumerate(places) if at >= MOST_SAMPLES - 1 or total > MOST_PLACES), len(ranked))
     values = tuple(map(sum, zip(*(sample.values for sample in ranked[kept:]), strict=True)))
-    return (*ranked[:kept], Sample((REST,), {}, values))
+    return (*ranked[:kept], StackSample((REST,), {}, values))
 
 
 def _cut(stack: Stack) -> Stack:

@@ -8,7 +8,7 @@ from typing import Any
 
 from exporter.stack_profiles.bounds import bounded, labels, printable
 from exporter.stack_profiles.kept import Kept
-from exporter.stack_profiles.model import INUSE, Profile, Sample, Stack, ValueType
+from exporter.stack_profiles.model import INUSE, Stack, StackProfile, StackSample, ValueType
 
 MOST_SHOWN = 64
 """Frames of a failed request's stack in a list of them."""
@@ -52,12 +52,12 @@ class Frozen:
 
     number: int
     time_ns: int
-    profile: Profile
+    profile: StackProfile
     failed: FailedAllocation
 
-    def with_failed(self) -> Profile:
+    def with_failed(self) -> StackProfile:
         """Return the profile with the failed request as a sample of two further values (TYPES)."""
-        failed = Sample(self.failed.stack, self.failed.labels, (0, 0, self.failed.size, 1))
+        failed = StackSample(self.failed.stack, self.failed.labels, (0, 0, self.failed.size, 1))
         samples = (replace(sample, values=(*sample.values, 0, 0)) for sample in self.profile.samples)
         comments = (*self.profile.comments, self.failed.sentence())
         return replace(self.profile, sample_types=TYPES, samples=(*samples, failed), comments=comments)
@@ -72,7 +72,7 @@ class Frozen:
             "in_use": self.profile.total(),
             "api": printable(failed.api),
             "stack": [printable(frame.name) for frame in failed.stack[:MOST_SHOWN]],
-            "labels": dict(labels(Sample(failed.stack, failed.labels, ()))),
+            "labels": dict(labels(StackSample(failed.stack, failed.labels, ()))),
             **{name: value for name, value in known.items() if value is not None},
         }
 
@@ -80,7 +80,7 @@ class Frozen:
 class FrozenProfiles(Kept[Frozen]):
     """The last frozen profiles. Safe from any thread."""
 
-    def freeze(self, profile: Profile, failed: FailedAllocation, time_ns: int) -> Frozen:
+    def freeze(self, profile: StackProfile, failed: FailedAllocation, time_ns: int) -> Frozen:
         """Keep the in-use profile (model.INUSE) of the moment `time_ns` at which an allocation failed."""
         profile = bounded(profile)
         return self.keep(lambda number: Frozen(number, time_ns, profile, failed))

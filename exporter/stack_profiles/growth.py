@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from exporter.stack_profiles.bounds import labels, printable
-from exporter.stack_profiles.model import Profile, Sample
+from exporter.stack_profiles.model import StackProfile, StackSample
 from exporter.stack_profiles.published import StackProfiles
 from exporter.stack_profiles.select import Key, added
 
@@ -29,7 +29,7 @@ MOST_FRAMES = 64
 class _Followed:
     """A stack and its bytes in use since they fell last, the newest at the end."""
 
-    sample: Sample
+    sample: StackSample
     values: list[int] = field(default_factory=list)
 
     @property
@@ -49,7 +49,7 @@ class _Look:
 class Growing:
     """A stack, its bytes in use at the begin of the window and now, and the number of increases in between."""
 
-    sample: Sample
+    sample: StackSample
     before: int
     now: int
     increases: int
@@ -137,7 +137,7 @@ class Growth:
             if self._ended.wait(self.window / STEPS):
                 return
 
-    def _add(self, profile: Profile) -> None:
+    def _add(self, profile: StackProfile) -> None:
         """Add a profile: stacks that fell begin again, and so do those that were not in the one before."""
         totals: Counter[str] = Counter()
         for sample in profile.samples:
@@ -148,7 +148,7 @@ class Growth:
         for key in heapq.nlargest(MOST_STACKS, values, key=values.__getitem__):
             known, value = earlier.get(key), values[key]
             if known is None or value < known.values[-1]:
-                known = _Followed(Sample(key[0], dict(key[1]), (value,)))
+                known = _Followed(StackSample(key[0], dict(key[1]), (value,)))
             self._followed[key] = known
             known.values = [*known.values, value][-(STEPS + 1) :]
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from exporter.model import Labels
 from exporter.stack_profiles.bounds import bounded, labels
 from exporter.stack_profiles.kept import Kept
-from exporter.stack_profiles.model import Profile, Sample, ValueType
+from exporter.stack_profiles.model import StackProfile, StackSample, ValueType
 
 TYPES: tuple[ValueType, ...] = (("hang", "count"),)
 """The value of a profile of a hang: threads."""
@@ -66,7 +66,7 @@ class Hang:
 
     number: int
     time_ns: int
-    profile: Profile
+    profile: StackProfile
     labels: Labels
     what: str
     seconds: float
@@ -80,14 +80,14 @@ class Hang:
             "seconds": round(self.seconds, 1),
             "processes": len({sample.labels.get("pid") for sample in self.profile.samples}),
             "threads": self.profile.total(),
-            "labels": dict(labels(Sample((), self.labels, ()))),
+            "labels": dict(labels(StackSample((), self.labels, ()))),
         }
 
 
 class HangProfiles(Kept[Hang]):
     """The last profiles of hangs. Safe from any thread."""
 
-    def add(self, profile: Profile, of: Labels, call: Standing, now_ns: int, time_ns: int) -> Hang:
+    def add(self, profile: StackProfile, of: Labels, call: Standing, now_ns: int, time_ns: int) -> Hang:
         """Keep a profile of TYPES taken at the wall time `time_ns`; `now_ns` is the same on the monotonic clock."""
         profile, seconds = bounded(profile), (now_ns - call.since_ns) / 1e9
         return self.keep(lambda number: Hang(number, time_ns, profile, of, call.what, seconds))

@@ -52,7 +52,7 @@ Stack = tuple[Frame, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class StackSample:
     """The values of one stack with one set of labels (LABELS), in the order of the profile's sample types."""
 
     stack: Stack
@@ -61,7 +61,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class StackProfile:
     """Samples of one moment or span of time.
 
     `period` is the mean distance of two samples in `period_type`, 1 where every event is in the profile. `time_ns` is
@@ -70,7 +70,7 @@ class Profile:
     """
 
     sample_types: tuple[ValueType, ...]
-    samples: tuple[Sample, ...]
+    samples: tuple[StackSample, ...]
     period_type: ValueType
     period: int = 1
     time_ns: int = 0
@@ -92,15 +92,15 @@ class ProfileSource(Protocol):
     what they return. They raise OSError or RuntimeError with a sentence where a profile cannot be made right now.
     """
 
-    def inuse(self) -> Profile:
+    def inuse(self) -> StackProfile:
         """Return the memory of GPUs that is allocated now (INUSE), by the stack that allocated it."""
         ...
 
-    def alloc(self) -> Profile:
+    def alloc(self) -> StackProfile:
         """Return all that was allocated since the start (ALLOC), also what has been freed since."""
         ...
 
-    def launches(self) -> Profile:
+    def launches(self) -> StackProfile:
         """Return the launches of kernels since the start (LAUNCHES)."""
         ...
 

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from exporter.stack_profiles.frozen import FrozenProfiles
 from exporter.stack_profiles.hangs import HangProfiles, StandingCalls
-from exporter.stack_profiles.model import Profile, ProfileSource
+from exporter.stack_profiles.model import ProfileSource, StackProfile
 
 NOBODY = "no collector that captures stacks is switched on"
 
@@ -48,13 +48,13 @@ class StackProfiles:
 class _Nothing:
     """No source."""
 
-    def inuse(self) -> Profile:
+    def inuse(self) -> StackProfile:
         self._refuse()
 
-    def alloc(self) -> Profile:
+    def alloc(self) -> StackProfile:
         self._refuse()
 
-    def launches(self) -> Profile:
+    def launches(self) -> StackProfile:
         self._refuse()
 
     def problem(self) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from exporter.stack_profiles.model import Profile, Sample, Stack
+from exporter.stack_profiles.model import Stack, StackProfile, StackSample
 
 Key = tuple[Stack, tuple[tuple[str, str], ...]]
 
 
-def select(profile: Profile, labels: Mapping[str, str]) -> Profile:
+def select(profile: StackProfile, labels: Mapping[str, str]) -> StackProfile:
     """Return the samples that have all these labels with these values."""
     if not labels:
         return profile
@@ -18,7 +18,7 @@ def select(profile: Profile, labels: Mapping[str, str]) -> Profile:
     return replace(profile, samples=tuple(kept))
 
 
-def delta(before: Profile, after: Profile, falls: bool) -> Profile:
+def delta(before: StackProfile, after: StackProfile, falls: bool) -> StackProfile:
     """Return what changed from one profile to a later one of the same source, as samples other than 0.
 
     With `falls` (of memory in use) a value is below 0 where more was freed than allocated. Without (of counts since the
@@ -32,7 +32,7 @@ def delta(before: Profile, after: Profile, falls: bool) -> Profile:
         now, then = later.get(key), earlier.get(key)
         values = now if then is None else tuple(b - a for a, b in zip(then, now or (0,) * len(then), strict=True))
         if values and any(values) and (falls or min(values) >= 0):
-            samples.append(Sample(key[0], dict(key[1]), values))
+            samples.append(StackSample(key[0], dict(key[1]), values))
     start, end = (it.time_ns + it.duration_ns for it in (before, after))
     return replace(after, samples=tuple(samples), time_ns=start, duration_ns=max(0, end - start))
 
@@ -48,12 +48,12 @@ def _unfold(earlier: Mapping[Key, tuple[int, ...]], later: dict[Key, tuple[int, 
             later[rest] = tuple(b - a for a, b in zip(values, later[rest], strict=True))
 
 
-def key_of(sample: Sample) -> Key:
+def key_of(sample: StackSample) -> Key:
     """Return what identifies a sample: its stack and its labels."""
     return sample.stack, tuple(sorted(sample.labels.items()))
 
 
-def added(profile: Profile) -> dict[Key, tuple[int, ...]]:
+def added(profile: StackProfile) -> dict[Key, tuple[int, ...]]:
     """Return the values by stack and labels, those of equal ones added up."""
     values: dict[Key, tuple[int, ...]] = {}
     for sample in profile.samples:

@@ -10,7 +10,7 @@ _FIRST_COST = 0.001
 _WEIGHT = 0.2
 
 
-class Budget:
+class CpuBudget:
     """The account of a share of one processor (0.05: five hundredths)."""
 
     def __init__(self, share: float) -> None:

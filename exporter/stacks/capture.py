@@ -24,16 +24,16 @@ from exporter.bpf.library import Library
 from exporter.bpf.native import not_started
 from exporter.bpf.probe import Probes
 from exporter.bpf.safety import protection
-from exporter.cuda.functions import FUNCTIONS, Function
+from exporter.cuda.functions import FUNCTIONS, CudaFunction
 from exporter.model import Sample
 from exporter.node import Node
 from exporter.stack_profiles.model import Stack
 from exporter.stacks import metrics, record
 from exporter.stacks.blocks import BYTES_OF_STACKS, OF_BLOCKS, ROWS, Blocks
-from exporter.stacks.budget import Budget
+from exporter.stacks.budget import CpuBudget
 from exporter.stacks.ledger import StackLedger
 from exporter.stacks.threads import Key, Threads
-from exporter.stacks.worker import Worker
+from exporter.stacks.worker import StackWorker
 
 _ALLOCATES = frozenset({"allocate", "allocate_pitch", "allocate_extent", "register", "create"})
 _TICK_SECONDS = 0.5
@@ -81,7 +81,7 @@ class Capture:
             listener=self,
         )
         self.blocks = Blocks(node, self.object) if allocators else None
-        self._budget = Budget(share)
+        self._budget = CpuBudget(share)
         self._processes: set[int] = set()
         self._probed_late: set[int] = set()
         self._early: OrderedDict[int, None] = OrderedDict()
@@ -89,7 +89,7 @@ class Capture:
         self._problems: dict[int, str] = {}
         self._lock = threading.Lock()
         self._closing = threading.Event()
-        self._worker = Worker(self._receive, self._restarted)
+        self._worker = StackWorker(self._receive, self._restarted)
         shared = {name: it for name, it in self.object.maps.items() if name not in OF_BLOCKS}
         self._threads = Threads(node.proc, shared)
         self._events = Events()
@@ -210,7 +210,7 @@ class Capture:
         self._worker.end(known)
         self.ledger.ended(known)
 
-    def _hooks(self, api: int, function: Function, layers: Mapping[str, int]) -> list[Hook]:
+    def _hooks(self, api: int, function: CudaFunction, layers: Mapping[str, int]) -> list[Hook]:
         cookie = int.from_bytes(_COOKIE.pack(api, layers[f"layer_{function.layer}"]), sys.byteorder)
         if function.effect in _ALLOCATES:
             return [Hook("on_allocation", cookie)]

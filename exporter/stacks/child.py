@@ -25,9 +25,9 @@ from exporter.stacks.memory import Memory
 from exporter.stacks.merge import Merged, PythonFrame, merge
 from exporter.stacks.opener import ADMIT, AGAIN, DEBUG, END, FLUSH, REFRESH, STACK, Opener
 from exporter.stacks.perf_map import MOST_OF_ALL
-from exporter.stacks.process import Mapped, ProcessCode
-from exporter.stacks.record import MOST_BYTES, PAGE, Record, unpack
-from exporter.stacks.unwind import Snapshot, Unwinder, Unwound
+from exporter.stacks.process import MappedModule, ProcessCode
+from exporter.stacks.record import MOST_BYTES, PAGE, StackRecord, unpack
+from exporter.stacks.unwind import StackSnapshot, Unwinder, Unwound
 
 _ADDRESS_SPACE = 1 << 38
 """Bytes: files are mapped, and CUDA's libraries have gigabytes. Memory that is used is bounded by the exporter."""
@@ -74,7 +74,7 @@ class Naming:
         self._unwinder = Unwinder(self._machine)
         self._files: dict[int, CodeFile] = {}
         self._processes: OrderedDict[int, ProcessCode] = OrderedDict()
-        self._parts: dict[int, list[Mapped]] = {}
+        self._parts: dict[int, list[MappedModule]] = {}
         self._stacks = Stacks()
         self._waiting: deque[bytes] = deque()
         self._refreshed: dict[int, int] = {}
@@ -137,7 +137,7 @@ class Naming:
                 self._processes.popitem(last=False)[1].close()
         for (number, path), descriptor in zip(files, descriptors, strict=True):
             self._files[number] = CodeFile(descriptor, path, self._machine.preserved)
-        self._parts.setdefault(pid, []).extend(Mapped(*it) for it in maps)
+        self._parts.setdefault(pid, []).extend(MappedModule(*it) for it in maps)
         process = self._processes.get(pid)
         if contents["last"] and process:
             had = process.python
@@ -148,7 +148,7 @@ class Naming:
             elif process.problem:
                 self._send({"pid": pid, "problem": process.problem[:200]})
 
-    def _unwind(self, data: bytes) -> tuple[Record, ProcessCode, list[Merged], str] | None:
+    def _unwind(self, data: bytes) -> tuple[StackRecord, ProcessCode, list[Merged], str] | None:
         try:
             record = unpack(data)
         except struct.error:
@@ -165,10 +165,10 @@ class Naming:
         truncated = unwound.truncated or ("python" if record.truncated else "")
         return record, process, list(merge(unwound.frames, record.frames, python)), truncated
 
-    def _frames(self, record: Record, process: ProcessCode) -> Unwound:
+    def _frames(self, record: StackRecord, process: ProcessCode) -> Unwound:
         registers = record.registers[: self._machine.count]
         sp = registers[self._machine.stack]
-        snapshot = Snapshot(bytearray(record.memory), sp & ~(PAGE - 1), sp)
+        snapshot = StackSnapshot(bytearray(record.memory), sp & ~(PAGE - 1), sp)
         for at, address in record.hijacks:
             snapshot.restore(at, address)
         return self._unwinder.unwind(registers, snapshot, process, record.anywhere)
@@ -211,7 +211,7 @@ class Naming:
             if message[:1] != ADMIT:
                 self._waiting.append(message)
 
-    def _send_stack(self, record: Record, process: ProcessCode, merged: Sequence[Merged], truncated: str) -> None:
+    def _send_stack(self, record: StackRecord, process: ProcessCode, merged: Sequence[Merged], truncated: str) -> None:
         frames = [frame for it in merged for frame in self._named(it, process)]
         if truncated:
             frames.append(TRUNCATED)
@@ -254,7 +254,7 @@ def _defined(number: int, parts: Sequence[str]) -> bytes:
     return f'{{"stack": {number}, "frames": [{", ".join(parts)}]}}'.encode()
 
 
-def _answer(record: Record) -> dict[str, object]:
+def _answer(record: StackRecord) -> dict[str, object]:
     return {"id": record.id, "pid": record.tgid, "program": record.program, "weight": record.weight}
 
 

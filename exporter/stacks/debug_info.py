@@ -25,7 +25,7 @@ _SUBPROGRAM, _INLINED = 0x2E, 0x1D
 _NAME, _CALL_FILE, _CALL_LINE, _LINKAGE_NAME, _MIPS_LINKAGE_NAME = 0x03, 0x58, 0x59, 0x6E, 0x2007
 
 
-class Source(NamedTuple):
+class SourceLine(NamedTuple):
     """A function, by its linkage name if it has one, and the line of it that runs or calls; "" and 0 if not known."""
 
     function: str
@@ -86,7 +86,7 @@ class DebugInfo:
             self._dw.dwarf_setalt(self._dwarf, self._dwarf)
         self._ranges: list[tuple[int, int, _Die]] | None = None
 
-    def calls(self, address: int) -> list[Source]:
+    def calls(self, address: int) -> list[SourceLine]:
         """Return the function that an address, before relocation, is in, after those inlined into it, innermost first;
         empty where that is not known.
         """
@@ -99,11 +99,11 @@ class DebugInfo:
             tag = self._dw.dwarf_tag(die)
             if tag not in (_SUBPROGRAM, _INLINED):
                 continue
-            found.append(Source(self._name(die), file, line))
+            found.append(SourceLine(self._name(die), file, line))
             if tag == _SUBPROGRAM:
                 break
             file, line = self._file(unit, self._number(die, _CALL_FILE)), max(0, self._number(die, _CALL_LINE))
-        return found or ([Source("", file, line)] if line else [])
+        return found or ([SourceLine("", file, line)] if line else [])
 
     def close(self) -> None:
         if self._dwarf:

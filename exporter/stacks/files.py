@@ -9,14 +9,14 @@ from typing import ClassVar
 
 from exporter.bpf.elf_file import ElfError
 from exporter.stacks import libdw
-from exporter.stacks.debug_info import DebugInfo, Source
+from exporter.stacks.debug_info import DebugInfo, SourceLine
 from exporter.stacks.demangle import demangle
-from exporter.stacks.libdw import FrameInformation, Rule
+from exporter.stacks.libdw import FrameInformation, UnwindRule
 from exporter.stacks.object_file import ObjectFile
 
 _MOST_KEPT = 1 << 16
 MOST_UNPACKED = 64 << 20
-_UNKNOWN = Source("", "", 0)
+_UNKNOWN = SourceLine("", "", 0)
 
 
 class CodeFile:
@@ -28,8 +28,8 @@ class CodeFile:
     def __init__(self, descriptor: int, path: str, registers: tuple[int, ...]) -> None:
         """Take over the descriptor; `registers` are those of FrameInformation."""
         self.path = path
-        self._rules: dict[int, Rule | None] = {}
-        self._sources: dict[int, tuple[Source, ...]] = {}
+        self._rules: dict[int, UnwindRule | None] = {}
+        self._sources: dict[int, tuple[SourceLine, ...]] = {}
         self._elf: ObjectFile | None = None
         self._frames: FrameInformation | None = None
         self._debug_file: ObjectFile | None = None
@@ -76,7 +76,7 @@ class CodeFile:
         except ElfError:
             return None
 
-    def rule(self, address: int) -> Rule | None:
+    def rule(self, address: int) -> UnwindRule | None:
         if self._frames is None:
             return None
         if address not in self._rules:
@@ -104,7 +104,7 @@ class CodeFile:
                 function = function._replace(function=found[address])
             self._sources[address] = tuple(it._replace(function=demangle(it.function)) for it in (*inlined, function))
 
-    def sources(self, address: int) -> tuple[Source, ...]:
+    def sources(self, address: int) -> tuple[SourceLine, ...]:
         """Return the function at an address that was looked up, demangled, after those that are inlined into it; with
         an empty name without a symbol.
         """

@@ -15,7 +15,7 @@ from exporter.profile import JOB
 from exporter.resolve.communicators import Communicators
 from exporter.stack_profiles import hangs
 from exporter.stack_profiles.hangs import Standing
-from exporter.stack_profiles.model import LABELS, Profile, Sample, Stack
+from exporter.stack_profiles.model import LABELS, Stack, StackProfile, StackSample
 from exporter.stack_profiles.published import StackProfiles
 from exporter.stacks import metrics
 from exporter.stacks.threads import MOST_OF_PROCESS, Key
@@ -89,9 +89,9 @@ class HangWatch:
         time_ns, now_ns = time.time_ns(), time.monotonic_ns()
         found = self._snapshot(pids)
         labels = {pid: self._sample_labels(pid) for pid in {pid for pid, _ in found}}
-        samples = tuple(Sample(stack, labels[pid], (1,)) for (pid, _), stack in found.items())
+        samples = tuple(StackSample(stack, labels[pid], (1,)) for (pid, _), stack in found.items())
         comment = f"{call.what} of process {call.pid} had not returned for {(now_ns - call.since_ns) / 1e9:.0f} s"
-        profile = Profile(hangs.TYPES, samples, hangs.TYPES[0], time_ns=time_ns, comments=(comment,))
+        profile = StackProfile(hangs.TYPES, samples, hangs.TYPES[0], time_ns=time_ns, comments=(comment,))
         kept = self._profiles.hangs.add(profile, self._sample_labels(call.pid), call, now_ns, time_ns)
         log.warning(
             "%s: /debug/pprof/gpu_hang?n=%d has the stacks of %d threads (processes: %d)",

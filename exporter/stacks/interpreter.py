@@ -66,7 +66,7 @@ class Walk:
 
 
 @dataclass(frozen=True, slots=True)
-class Code:
+class CodeLayout:
     """Offsets in bytes in code objects, strings and bytes objects, by which names and lines are read.
 
     `bytecode` is where instructions begin, 0 where frames count them from 0. `ascii` is the number of the bit of a
@@ -89,29 +89,29 @@ class Code:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class InterpreterLayout:
     """What is known of one interpreter; `version` is (major, minor)."""
 
     version: tuple[int, int]
     walk: Walk
-    code: Code
+    code: CodeLayout
 
 
-_TABLES: Mapping[int, Layout] = {
-    10: Layout(
+_TABLES: Mapping[int, InterpreterLayout] = {
+    10: InterpreterLayout(
         (3, 10),
         Walk(32, 8, 8, 176, 24, 32, 96, NONE, EACH, frame=24, cframe=48, previous_of_cframe=8),
-        Code(104, 112, 40, 120, 0, 48, 72),
+        CodeLayout(104, 112, 40, 120, 0, 48, 72),
     ),
-    11: Layout(
+    11: InterpreterLayout(
         (3, 11),
         Walk(40, 16, 8, 152, 48, 32, 56, 68, FLAG, cframe=56, frame_of_cframe=8, previous_of_cframe=16),
-        Code(112, 128, 72, 136, 184, 48, 72),
+        CodeLayout(112, 128, 72, 136, 184, 48, 72),
     ),
-    12: Layout(
+    12: InterpreterLayout(
         (3, 12),
         Walk(40, 72, 8, 136, 8, 0, 56, 70, OWNER, cframe=56),
-        Code(112, 128, 68, 136, 192, 40, 56),
+        CodeLayout(112, 128, 68, 136, 192, 40, 56),
     ),
 }
 
@@ -147,7 +147,7 @@ def _fields(minor: int) -> list[str]:
     return " ".join((_HEAD, _RUNTIME, _INTERPRETER, _THREAD, _FRAME, _CODE)).format(**more).split()
 
 
-def layout(memory: Memory, runtime: int, version: int | None) -> Layout:
+def layout(memory: Memory, runtime: int, version: int | None) -> InterpreterLayout:
     """Return the layout of the interpreter that has its _PyRuntime at this address.
 
     `version` is Py_Version, as PY_VERSION_HEX; None where the interpreter has no such symbol, which 3.10 has not.
@@ -161,7 +161,7 @@ def layout(memory: Memory, runtime: int, version: int | None) -> Layout:
     return _TABLES[minor]
 
 
-def _from_debug_offsets(memory: Memory, runtime: int) -> Layout:
+def _from_debug_offsets(memory: Memory, runtime: int) -> InterpreterLayout:
     (version,) = unpack("=Q", memory.read(runtime + len(_COOKIE), 8))
     minor = version >> 16 & 0xFF
     if version >> 24 != 3 or minor not in (13, 14):
@@ -185,7 +185,7 @@ def _from_debug_offsets(memory: Memory, runtime: int) -> Layout:
         ends=OWNER,
         frame=at["thread.frame"],
     )
-    code = Code(
+    code = CodeLayout(
         filename=at["code.filename"],
         name=at["code.qualname"],
         first_line=at["code.first_line"],
@@ -200,7 +200,7 @@ def _from_debug_offsets(memory: Memory, runtime: int) -> Layout:
         bytes_length=at["bytes.length"],
         bytes_data=at["bytes.data"],
     )
-    return Layout((3, minor), walk, code)
+    return InterpreterLayout((3, minor), walk, code)
 
 
 def line_of(table: bytes, first: int, offset: int, minor: int) -> int:

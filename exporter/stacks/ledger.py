@@ -18,7 +18,7 @@ from exporter.stacks.table import NO_STACK, StackTable
 MOST_ROWS, MOST_WAITING, MOST_ENDED = 1 << 17, 1 << 14, 1024
 
 
-class Place(NamedTuple):
+class AllocationSite(NamedTuple):
     """The owner of memory, its kind and its place: `memory` and `device` as in bpf/cuda/cuda.h. `since` counts the
     programs of one pid. The pid 0 has what programs did that ended long ago; of their memory the device is not known.
     """
@@ -29,7 +29,7 @@ class Place(NamedTuple):
     device: int
 
 
-class Sums(NamedTuple):
+class AllocationSums(NamedTuple):
     """Bytes and number of allocations."""
 
     bytes: int
@@ -44,8 +44,8 @@ class StackLedger:
         self._table = StackTable()
         self._ended: deque[tuple[int, int]] = deque()
         self._of_id: OrderedDict[int, int] = OrderedDict()
-        self._waiting: OrderedDict[int, tuple[Place, int]] = OrderedDict()
-        self._allocated: defaultdict[tuple[Place, int], list[int]] = defaultdict(lambda: [0, 0])
+        self._waiting: OrderedDict[int, tuple[AllocationSite, int]] = OrderedDict()
+        self._allocated: defaultdict[tuple[AllocationSite, int], list[int]] = defaultdict(lambda: [0, 0])
         self._launched: Counter[tuple[int, int, int]] = Counter()
         self._since: Counter[int] = Counter()
         self._taken: set[int] = set()
@@ -119,7 +119,7 @@ class StackLedger:
     def allocated(self, pid: int, memory: int, device: int, size: int, number: int) -> None:
         """Count a successful allocation; `number` is that of its stack, 0 for none."""
         with self._lock:
-            place = Place(pid, self._since[pid], memory, device)
+            place = AllocationSite(pid, self._since[pid], memory, device)
             index = self._of_id.get(number) if number else NO_STACK
             if index is not None:
                 self._add(place, index, size)
@@ -187,11 +187,11 @@ class StackLedger:
             self._table.keep(used.union(self._of_id.values()))
             return True
 
-    def allocations(self) -> list[tuple[Place, int, Sums]]:
+    def allocations(self) -> list[tuple[AllocationSite, int, AllocationSums]]:
         """Return everything allocated so far by place and index of its stack; of what waits none."""
         with self._lock:
-            found = [(place, index, Sums(*sums)) for (place, index), sums in self._allocated.items()]
-            return found + [(place, NO_STACK, Sums(size, 1)) for place, size in self._waiting.values()]
+            found = [(place, index, AllocationSums(*sums)) for (place, index), sums in self._allocated.items()]
+            return found + [(place, NO_STACK, AllocationSums(size, 1)) for place, size in self._waiting.values()]
 
     def launches(self) -> list[tuple[int, int, int, int]]:
         """Return pid, program of that pid, index of the stack and number of launches; of what waits none."""
@@ -209,13 +209,13 @@ class StackLedger:
         folded = {*ended, (0, 0)}
         for place, index in [key for key in self._allocated if key[0][:2] in folded]:
             sums = self._allocated.pop((place, index))
-            rest = self._allocated[Place(0, 0, place.memory, 0), index if stacks else NO_STACK]
+            rest = self._allocated[AllocationSite(0, 0, place.memory, 0), index if stacks else NO_STACK]
             rest[:] = map(sum, zip(rest, sums, strict=True))
         for pid, since, index in [key for key in self._launched if key[:2] in folded]:
             count = self._launched.pop((pid, since, index))
             self._launched[0, 0, index if stacks else NO_STACK] += count
 
-    def _add(self, place: Place, index: int, size: int) -> None:
+    def _add(self, place: AllocationSite, index: int, size: int) -> None:
         if (place, index) not in self._allocated and len(self._allocated) >= MOST_ROWS:
             index = NO_STACK
         sums = self._allocated[place, index]

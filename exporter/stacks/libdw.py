@@ -44,7 +44,7 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {  # result, then arguments
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class UnwindRule:
     """How to find the caller's registers from those of a frame, at one address of a file.
 
     The CFA is the register `base` and `offset`, or the expression `cfa` where `base` is negative; `saved` are the
@@ -96,7 +96,7 @@ class FrameInformation:
         self.elf = elf.elf_begin(descriptor, _READ_MMAP, None)
         self._cfi = self._dw.dwarf_getcfi_elf(self.elf) if self.elf else None
 
-    def rule(self, address: int) -> Rule | None:
+    def rule(self, address: int) -> UnwindRule | None:
         """Return the rule at an address, before relocation; None where there is none, or it is not understood."""
         frame = _P()
         if not self._cfi or self._dw.dwarf_cfi_addrframe(self._cfi, address, ctypes.byref(frame)):
@@ -106,7 +106,7 @@ class FrameInformation:
         finally:
             self._c.free(frame)
 
-    def _read(self, frame: Any) -> Rule | None:
+    def _read(self, frame: Any) -> UnwindRule | None:
         signal, operations, count = ctypes.c_bool(), ctypes.POINTER(_Operation)(), _SIZE()
         returns = self._dw.dwarf_frame_info(frame, None, None, ctypes.byref(signal))
         if returns < 0 or self._dw.dwarf_frame_cfa(frame, ctypes.byref(operations), ctypes.byref(count)):
@@ -126,7 +126,7 @@ class FrameInformation:
             elif place != "same":
                 computed.append((register, place))
         base, offset = _base(expression)
-        return Rule(base, offset, expression, tuple(saved), tuple(computed), returns, outermost, signal.value)
+        return UnwindRule(base, offset, expression, tuple(saved), tuple(computed), returns, outermost, signal.value)
 
     def _place(self, frame: Any, register: int) -> Any:
         """Return where the caller's register is: an offset from the CFA, an expression of a place, "same" as here, or

@@ -8,18 +8,18 @@ from typing import NamedTuple
 
 from exporter.stacks import interpreter
 from exporter.stacks.files import CodeFile, is_interpreter
-from exporter.stacks.interpreter import Layout, UnknownInterpreter
-from exporter.stacks.libdw import Rule
+from exporter.stacks.interpreter import InterpreterLayout, UnknownInterpreter
+from exporter.stacks.libdw import UnwindRule
 from exporter.stacks.memory import Memory, Unreadable
 from exporter.stacks.perf_map import PerfMap
 from exporter.stacks.python_code import PythonCode
-from exporter.stacks.unwind import Place
+from exporter.stacks.unwind import ModuleOffset
 
 _SYMBOLS = ("_PyRuntime", "Py_Version", "PyCode_Type")
 _SECTION = ".PyRuntime"
 
 
-class Mapped(NamedTuple):
+class MappedModule(NamedTuple):
     """One executable mapping; `offset` is that of its start in the file of the number `file`."""
 
     start: int
@@ -32,7 +32,7 @@ class Python(NamedTuple):
     """The interpreter of a process: `runtime` is the address of _PyRuntime, `file` the number of its file."""
 
     runtime: int
-    layout: Layout
+    layout: InterpreterLayout
     file: int
 
 
@@ -41,7 +41,7 @@ class ProcessCode:
 
     def __init__(self, memory: Memory, files: Mapping[int, CodeFile]) -> None:
         self.memory, self._files = memory, files
-        self._mappings: Sequence[Mapped] = ()
+        self._mappings: Sequence[MappedModule] = ()
         self._starts: list[int] = []
         self.python: Python | None = None
         self.names: PythonCode | None = None
@@ -50,23 +50,23 @@ class ProcessCode:
         self.problem = ""
         """Why its interpreter's frames cannot be read, if it has one."""
 
-    def update(self, mappings: Sequence[Mapped]) -> None:
+    def update(self, mappings: Sequence[MappedModule]) -> None:
         """Take the mappings as they are now, and look for an interpreter where none was found."""
         self._mappings = sorted(mappings)
         self._starts = [it.start for it in self._mappings]
         if self.python is None:
             self._find_python()
 
-    def place(self, pc: int) -> Place | None:
+    def place(self, pc: int) -> ModuleOffset | None:
         at = bisect_right(self._starts, pc) - 1
         if at < 0 or pc >= self._mappings[at].end:
             return None
         mapped = self._mappings[at]
         file = self._files.get(mapped.file)
         address = file.address_of(pc - mapped.start + mapped.offset) if file else None
-        return None if address is None else Place(mapped.file, address)
+        return None if address is None else ModuleOffset(mapped.file, address)
 
-    def rule(self, place: Place) -> Rule | None:
+    def rule(self, place: ModuleOffset) -> UnwindRule | None:
         file = self._files.get(place.module)
         return file.rule(place.address) if file else None
 

@@ -13,11 +13,11 @@ from exporter.bpf.libbpf import Map
 from exporter.cuda.names import Names
 from exporter.model import Labels
 from exporter.stack_profiles import model
-from exporter.stack_profiles.model import ALLOC, INUSE, LAUNCHES, Profile, Sample, Stack
+from exporter.stack_profiles.model import ALLOC, INUSE, LAUNCHES, Stack, StackProfile, StackSample
 from exporter.stacks.blocks import GivenOut
 from exporter.stacks.capture import Capture
-from exporter.stacks.ledger import Place
-from exporter.stacks.segments import CACHED, CACHED_STACK, Held, Part, divide, is_of_allocator
+from exporter.stacks.ledger import AllocationSite
+from exporter.stacks.segments import CACHED, CACHED_STACK, LiveAllocation, OwnedBytes, divide, is_of_allocator
 from exporter.stacks.table import NO_STACK
 
 _FLUSH_SECONDS, _READ_SECONDS = 2.0, 0.5
@@ -39,7 +39,7 @@ class Numbers(Protocol):
 class _Row(NamedTuple):
     """One allocation; `address` is where its memory is mapped, 0 if that is not known, `number` that of its stack."""
 
-    place: Place
+    place: AllocationSite
     address: int
     bytes: int
     number: int
@@ -68,7 +68,7 @@ class CudaProfiles:
         self._since_ns, self._started = time.time_ns(), time.monotonic_ns()
         self._labels: dict[tuple[int, int, int], Labels] = {}
 
-    def inuse(self) -> Profile:
+    def inuse(self) -> StackProfile:
         """Return the memory that is allocated now; its sum is that of the table of live allocations."""
         read_ns = time.time_ns()
         rows = self._rows()  # before stacks are waited for: what is allocated changes
@@ -78,7 +78,7 @@ class CudaProfiles:
         ledger, until = self.capture.ledger, time.monotonic() + _READ_SECONDS
         while not ledger.knows(numbers) and time.monotonic() < until:
             time.sleep(0.02)
-        sums: defaultdict[tuple[Place, int], list[int]] = defaultdict(lambda: [0, 0])
+        sums: defaultdict[tuple[AllocationSite, int], list[int]] = defaultdict(lambda: [0, 0])
         is_segment = cache(lambda at: is_of_allocator(ledger.stack(at)))
         for part in self._parts(rows, given_out, is_segment):
             found = sums[part.place, part.stack]
@@ -93,21 +93,21 @@ class CudaProfiles:
             comments += _unseen(rows, given_out, self.capture.probed_late, own)
         return replace(made, time_ns=read_ns, comments=tuple(comments))
 
-    def alloc(self) -> Profile:
+    def alloc(self) -> StackProfile:
         """Return everything that was allocated since the start of the collector."""
         self._read()
         self.capture.flush(_FLUSH_SECONDS)
         rows = ((place, at, tuple(sums)) for place, at, sums in self.capture.ledger.allocations())
         return self._profile(ALLOC, ("space", "bytes"), rows, time.monotonic_ns() - self._started)
 
-    def launches(self) -> Profile:
+    def launches(self) -> StackProfile:
         """Return launches of kernels and graphs, as many as were sampled times the period."""
         self.capture.flush(_FLUSH_SECONDS)
         without = [(pid, self.capture.ledger.program(pid), NO_STACK, n) for pid, n in self.capture.launches_without()]
         found = self.capture.ledger.launches() + without
-        rows = ((Place(pid, since, -1, 0), at, (count,)) for pid, since, at, count in found)
+        rows = ((AllocationSite(pid, since, -1, 0), at, (count,)) for pid, since, at, count in found)
         made = self._profile(LAUNCHES, LAUNCHES[0], rows, time.monotonic_ns() - self._started)
-        return Profile(
+        return StackProfile(
             made.sample_types,
             made.samples,
             made.period_type,
@@ -126,7 +126,7 @@ class CudaProfiles:
         mapped = {(pid, owner): at for pid, _, thing, at, _, owner, *_ in live if thing == self._mapping}
         return [
             _Row(
-                Place(pid, -1, memory, device),
+                AllocationSite(pid, -1, memory, device),
                 (owner or mapped.get((pid, address), 0)) if thing == self._handle else address,
                 size,
                 number,
@@ -137,16 +137,16 @@ class CudaProfiles:
 
     def _parts(
         self, rows: Sequence[_Row], given_out: Mapping[int, GivenOut], is_segment: Callable[[int], bool]
-    ) -> Iterator[Part]:
+    ) -> Iterator[OwnedBytes]:
         """Yield the owners of these allocations: of a process with a caching allocator in parts."""
         ledger = self.capture.ledger
-        held: defaultdict[int, list[Held]] = defaultdict(list)
+        held: defaultdict[int, list[LiveAllocation]] = defaultdict(list)
         for it in rows:
             stack = ledger.stack_of(it.number)
             if it.place.pid in given_out:
-                held[it.place.pid].append(Held(it.place, it.address, it.bytes, stack))
+                held[it.place.pid].append(LiveAllocation(it.place, it.address, it.bytes, stack))
             else:
-                yield Part(it.place, stack, it.bytes, 1)
+                yield OwnedBytes(it.place, stack, it.bytes, 1)
         for pid, of in held.items():
             yield from divide(of, given_out[pid], ledger.stack_of, is_segment)
 
@@ -159,11 +159,11 @@ class CudaProfiles:
         self,
         types: tuple[model.ValueType, ...],
         period: model.ValueType,
-        rows: Iterator[tuple[Place, int, tuple[int, ...]]],
+        rows: Iterator[tuple[AllocationSite, int, tuple[int, ...]]],
         duration: int,
-    ) -> Profile:
+    ) -> StackProfile:
         samples = tuple(
-            Sample(
+            StackSample(
                 self._stack(at),
                 self._sample_labels(place),
                 tuple(min(value, _MOST) for value in values),
@@ -171,9 +171,9 @@ class CudaProfiles:
             for place, at, values in rows
         )
         since = self._since_ns if duration else time.time_ns()
-        return Profile(types, samples, period, 1, since, duration, tuple(self._comments()))
+        return StackProfile(types, samples, period, 1, since, duration, tuple(self._comments()))
 
-    def _sample_labels(self, place: Place) -> Labels:
+    def _sample_labels(self, place: AllocationSite) -> Labels:
         """Return the labels of a sample; of a process that has ended those it had when they were first needed."""
         key = place.pid, place.since, place.device
         labels = self._labels.get(key) if place.since >= 0 else None

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from exporter.stack_profiles.bounds import MOST_NAME
 from exporter.stack_profiles.model import Frame
-from exporter.stacks.interpreter import Code, Layout, line_of
+from exporter.stacks.interpreter import CodeLayout, InterpreterLayout, line_of
 from exporter.stacks.memory import Memory, Unreadable
 
 UNKNOWN = Frame("[unknown Python function]", kind="python")
@@ -45,7 +45,7 @@ class _Known(NamedTuple):
 class PythonCode:
     """Frames of Python of one process. `code_type` is the address of PyCode_Type, or 0 where it is not known."""
 
-    def __init__(self, memory: Memory, layout: Layout, code_type: int) -> None:
+    def __init__(self, memory: Memory, layout: InterpreterLayout, code_type: int) -> None:
         self._memory, self._at, self._minor, self._type = memory, layout.code, layout.version[1], code_type
         self._size = 8 + max(layout.code.filename, layout.code.name, layout.code.lines, layout.code.first_line)
         self.known: OrderedDict[int, _Known] = OrderedDict()
@@ -94,7 +94,7 @@ class PythonCode:
 
     def _text(self, address: int) -> str:
         """Return a string object's text, of which only the first characters count. Raises ValueError, Unreadable."""
-        at: Code = self._at
+        at: CodeLayout = self._at
         head = self._memory.read(address, max(at.text_length, at.text_state) + 8)
         length = min(self._word(head, at.text_length), _MOST_TEXT)
         state = int.from_bytes(head[at.text_state : at.text_state + 4], "little")

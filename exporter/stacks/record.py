@@ -41,7 +41,7 @@ class Stack(Protocol):
 
 
 @dataclass(slots=True)
-class Record:
+class StackRecord:
     """One stack: `memory` is that of the thread from the page of the stack pointer on."""
 
     tgid: int
@@ -80,14 +80,14 @@ def pack(raw: Stack, program: int) -> bytes:
     return b"".join((head, len(used[0]).to_bytes(4, "little"), *used))
 
 
-def unpack(data: bytes) -> Record:
+def unpack(data: bytes) -> StackRecord:
     """Return what `pack` made. Raises struct.error for anything else."""
     tgid, tid, number, weight, api, python, hijacked, truncated, size, known, program = _HEAD.unpack_from(data)
     at = _HEAD.size + 4
     registers = int.from_bytes(data[_HEAD.size : at], "little")
     first, second = at + registers, at + registers + hijacked * _HIJACK.size
     third = second + python * _FRAME.size
-    return Record(
+    return StackRecord(
         *(tgid, tid, number, program, weight, api, bool(truncated), bool(known)),
         tuple(value for (value,) in _WORD.iter_unpack(data[at:first])),
         tuple((a, b) for a, b in _HIJACK.iter_unpack(data[first:second])),

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from exporter.stack_profiles.model import Frame, Stack
 from exporter.stacks.blocks import Block, GivenOut
-from exporter.stacks.ledger import Place
+from exporter.stacks.ledger import AllocationSite
 from exporter.stacks.table import NO_STACK
 
 CACHED = -1
@@ -23,19 +23,19 @@ CACHED_STACK: Stack = (Frame("[cached by the allocator]"),)
 _LIBRARY = "libc10_cuda.so"
 
 
-class Held(NamedTuple):
+class LiveAllocation(NamedTuple):
     """One allocation; `stack` is the index of its stack. `address` is 0 where it is not mapped, or in parts."""
 
-    place: Place
+    place: AllocationSite
     address: int
     bytes: int
     stack: int
 
 
-class Part(NamedTuple):
+class OwnedBytes(NamedTuple):
     """Bytes of one owner, an index of a stack or CACHED, and how many objects those are."""
 
-    place: Place
+    place: AllocationSite
     stack: int
     bytes: int
     objects: int
@@ -47,8 +47,11 @@ def is_of_allocator(stack: Stack) -> bool:
 
 
 def divide(
-    held: Sequence[Held], given_out: GivenOut, stack_of: Callable[[int], int], is_segment: Callable[[int], bool]
-) -> Iterator[Part]:
+    held: Sequence[LiveAllocation],
+    given_out: GivenOut,
+    stack_of: Callable[[int], int],
+    is_segment: Callable[[int], bool],
+) -> Iterator[OwnedBytes]:
     """Yield the parts of what one process holds; their bytes are those of `held`.
 
     `stack_of` returns the index of the stack of a number, `is_segment` whether that of an allocation is an allocator's.
@@ -57,27 +60,29 @@ def divide(
     used, sums = _pieces(ordered, given_out.blocks)
     for place, by_number in sums.items():
         for number, (size, objects) in by_number.items():
-            yield Part(place, stack_of(number), size, objects)
+            yield OwnedBytes(place, stack_of(number), size, objects)
     unknown = Counter({device + 1: size for device, size in given_out.unknown.items()})
     for at, it in enumerate(ordered):
         rest = it.bytes - used[at]
         if not used[at] and not is_segment(it.stack):
-            yield Part(it.place, it.stack, rest, 1)
+            yield OwnedBytes(it.place, it.stack, rest, 1)
         elif rest:
             device = it.place.device or next(iter(unknown), 0)
             without = min(unknown[device], rest)
             unknown[device] -= without
             if without:
-                yield Part(it.place, NO_STACK, without, 0)
+                yield OwnedBytes(it.place, NO_STACK, without, 0)
             if rest > without:
-                yield Part(it.place, CACHED, rest - without, 1)
+                yield OwnedBytes(it.place, CACHED, rest - without, 1)
 
 
 _ByNumber = defaultdict[int, list[int]]
 """Bytes and number of blocks by the number of their stack."""
 
 
-def _pieces(held: Sequence[Held], blocks: Sequence[Block]) -> tuple[list[int], dict[Place, _ByNumber]]:
+def _pieces(
+    held: Sequence[LiveAllocation], blocks: Sequence[Block]
+) -> tuple[list[int], dict[AllocationSite, _ByNumber]]:
     """Return what blocks have of each allocation, in bytes, and the sums of blocks by place.
 
     A block may lie in several allocations that are mapped side by side; it counts where it begins. `held` is in the

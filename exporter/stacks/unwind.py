@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from exporter.stacks.expression import ExpressionError, evaluate
-from exporter.stacks.libdw import Rule
+from exporter.stacks.libdw import UnwindRule
 from exporter.stacks.machine import Machine
 
 MOST_FRAMES = 512
 _WORD = struct.Struct("=Q")
 
 
-class Place(NamedTuple):
+class ModuleOffset(NamedTuple):
     """A place in a module: `address` is before relocation."""
 
     module: int
@@ -24,7 +24,7 @@ class Place(NamedTuple):
 class NativeFrame(NamedTuple):
     """A native frame: where it is, and which part of the stack is its own, from `low` to below `high`."""
 
-    place: Place | None
+    place: ModuleOffset | None
     pc: int
     low: int
     high: int
@@ -40,18 +40,18 @@ class Unwound(NamedTuple):
 class Modules(Protocol):
     """The code of one process."""
 
-    def place(self, pc: int) -> Place | None:
+    def place(self, pc: int) -> ModuleOffset | None:
         """Return where an address is; None where no file is mapped."""
         ...
 
-    def rule(self, place: Place) -> Rule | None: ...
+    def rule(self, place: ModuleOffset) -> UnwindRule | None: ...
 
     def is_code(self, pc: int) -> bool:
         """Whether an address is in a file's code, or in code made at run time that has a name."""
         ...
 
 
-class Snapshot:
+class StackSnapshot:
     """The copied piece of a thread's stack: `memory` is that from the address `start` on, valid from `sp` on."""
 
     def __init__(self, memory: bytearray, start: int, sp: int) -> None:
@@ -77,7 +77,9 @@ class Unwinder:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
 
-    def unwind(self, registers: Sequence[int], stack: Snapshot, modules: Modules, anywhere: bool = False) -> Unwound:
+    def unwind(
+        self, registers: Sequence[int], stack: StackSnapshot, modules: Modules, anywhere: bool = False
+    ) -> Unwound:
         """Return the frames of a thread that is at the first instruction of a function, or as good as.
 
         With `anywhere` it may be at any instruction.
@@ -87,7 +89,7 @@ class Unwinder:
             return self._callers(now, now[self._machine.program], True, [], stack, modules)
         return self._at_entry(now, stack, modules)
 
-    def _at_entry(self, now: list[int], stack: Snapshot, modules: Modules) -> Unwound:
+    def _at_entry(self, now: list[int], stack: StackSnapshot, modules: Modules) -> Unwound:
         machine = self._machine
         pc, sp = now[machine.program], now[machine.stack]
         try:
@@ -106,7 +108,7 @@ class Unwinder:
         pc: int,
         interrupted: bool,
         frames: list[NativeFrame],
-        stack: Snapshot,
+        stack: StackSnapshot,
         modules: Modules,
     ) -> Unwound:
         """Return these frames, and those from `pc` on: the instruction that was interrupted, or a return address."""
@@ -126,7 +128,7 @@ class Unwinder:
         return Unwound(frames, "" if not pc else "depth")
 
     def _step(
-        self, now: list[int], place: Place | None, stack: Snapshot, modules: Modules
+        self, now: list[int], place: ModuleOffset | None, stack: StackSnapshot, modules: Modules
     ) -> tuple[int, int, bool] | str:
         """Change the registers to those of the caller. Returns its pc (0: there is none), its stack pointer, and
         whether it was interrupted; or why it is not known.
@@ -149,14 +151,14 @@ class Unwinder:
             now[register] = value
         return now[rule.returns] & self._machine.code_mask, cfa, rule.signal
 
-    def _cfa(self, rule: Rule, now: Sequence[int], stack: Snapshot) -> int:
+    def _cfa(self, rule: UnwindRule, now: Sequence[int], stack: StackSnapshot) -> int:
         if rule.base < 0:
             return evaluate(rule.cfa, now, stack.word)
         if rule.base >= len(now):
             raise ExpressionError("no such register")
         return now[rule.base] + rule.offset & (1 << 64) - 1
 
-    def _by_frame_pointer(self, now: list[int], stack: Snapshot, modules: Modules) -> tuple[int, int, bool] | str:
+    def _by_frame_pointer(self, now: list[int], stack: StackSnapshot, modules: Modules) -> tuple[int, int, bool] | str:
         """For code without frame information: its frame pointer, if that leads to code."""
         frame = now[self._machine.frame]
         try:

@@ -70,7 +70,7 @@ class _Child:
         return 0
 
 
-class Worker:
+class StackWorker:
     """Unwinds stacks in the background. `receive` gets the child's messages, in a thread of this object.
 
     `restarted` is called when a new child has begun, which knows no process and numbers stacks from the start.

@@ -28,7 +28,7 @@ class Cost:
     other: float = 0.0
 
 
-class Costs:
+class VerbsCosts:
     """Costs of processes. `price` returns the seconds of a call, None while that is not known; `hit` those of a
     small probe."""
 

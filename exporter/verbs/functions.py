@@ -43,7 +43,7 @@ _OWN = {"wr_start": "extended_start", "wr_abort": "extended_abort"} | dict.fromk
 
 
 @dataclass(frozen=True, slots=True)
-class Polled:
+class PollHook:
     """What runs at a function that polls. `cookie` is added to the cookie of the probe's placement."""
 
     returns: str
@@ -52,12 +52,12 @@ class Polled:
     cookie: int = 0
 
 
-def _polled(call: str) -> Polled:
+def _polled(call: str) -> PollHook:
     returns = "" if call == "end_poll" else "extended_poll_return"
-    return Polled(returns, "extended_poll_enter", CQ_CALLS.index(call) << _PLACE)
+    return PollHook(returns, "extended_poll_enter", CQ_CALLS.index(call) << _PLACE)
 
 
-POLLED: Mapping[str, Polled] = {"poll_cq": Polled("poll_cq_return", "poll_cq_enter")} | {
+POLLED: Mapping[str, PollHook] = {"poll_cq": PollHook("poll_cq_return", "poll_cq_enter")} | {
     call: _polled(call) for call in CQ_CALLS if call not in ("read_vendor_err", "read_imm_data")
 }
 """Functions of completion queues that are probed, at times that poll_sampling.py decides."""

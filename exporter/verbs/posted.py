@@ -13,7 +13,7 @@ from typing import NamedTuple
 _REMEMBERED_NS = 300_000_000_000
 
 
-class Port(NamedTuple):
+class RdmaPort(NamedTuple):
     """One port of an RDMA device."""
 
     device: str
@@ -26,13 +26,13 @@ class Port(NamedTuple):
 class PostedBytes:
     """All bytes posted until one moment."""
 
-    bytes: Mapping[Port, int]
+    bytes: Mapping[RdmaPort, int]
     since: int
     """The time from which on all posts were seen, in monotonic nanoseconds. Another time is another count."""
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class PortBytes:
     """Bytes posted on one port; `since` as in PostedBytes."""
 
     bytes: int
@@ -51,7 +51,7 @@ class Posted:
         with self._lock:
             self._source = source
 
-    def seen(self, device: str, port: int, only_port: bool = False) -> Seen | None:
+    def seen(self, device: str, port: int, only_port: bool = False) -> PortBytes | None:
         """Return what was posted on a port until now; None when that is not certain, as when it may be another port's.
 
         `only_port`: the device has no other port.
@@ -60,24 +60,24 @@ class Posted:
             posted = self._source() if self._source else None
         if posted is None:
             return None
-        unknown = posted.bytes.get(Port(device, 0), 0)
+        unknown = posted.bytes.get(RdmaPort(device, 0), 0)
         if unknown and not only_port:
             return None
-        return Seen(posted.bytes.get(Port(device, port), 0) + unknown, posted.since)
+        return PortBytes(posted.bytes.get(RdmaPort(device, port), 0) + unknown, posted.since)
 
 
-class Sums:
+class PostedSums:
     """Sums of bytes by port, which keep what ended processes and queue pairs posted. For one thread at a time."""
 
     def __init__(self, now: Callable[[], int] = time.monotonic_ns) -> None:
         self._now = now
         self._last: dict[Hashable, tuple[int, int]] = {}
         """Bytes of a row, and when it was there last: a row may be missing while it moves from the kernel to Python."""
-        self._sums: Counter[Port] = Counter()
+        self._sums: Counter[RdmaPort] = Counter()
         self._certain: object = None
         self._since = 0
 
-    def see(self, counts: Mapping[Hashable, tuple[Port, int]], certain: object) -> PostedBytes | None:
+    def see(self, counts: Mapping[Hashable, tuple[RdmaPort, int]], certain: object) -> PostedBytes | None:
         """Add the rows there are now, each with its port and its bytes so far, and return the sums.
 
         `certain` is None while something may be missing, and changes when something was. Returns None while it is None.

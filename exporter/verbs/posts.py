@@ -9,11 +9,11 @@ from math import inf
 from typing import Protocol
 
 from exporter.bpf.sampled_file import SampledFile
-from exporter.governor.estimates import Counts, Tally
+from exporter.governor.estimates import Counts, ProcessTally
 from exporter.governor.processes import cpu_seconds, cpu_times
 from exporter.governor.subject import POSTS_THIRD
 from exporter.verbs.activity import Activity, QpId
-from exporter.verbs.costs import Cost, Costs
+from exporter.verbs.costs import Cost, VerbsCosts
 from exporter.verbs.destroyed_qps import PostedRequests
 
 UNKNOWN_QP = -1
@@ -29,7 +29,7 @@ def _passed(reading: _Reading) -> float:
     return sum(reading[3].values()) - sum(reading[0].values())
 
 
-class Probed(Protocol):
+class PostProbes(Protocol):
     """The part of exporter.bpf.probe.Probes that is used here."""
 
     def sampled_files(self) -> Mapping[int, SampledFile]: ...
@@ -46,8 +46,8 @@ class CountedPosts:
 
     def __init__(
         self,
-        probes: Probed,
-        costs: Costs,
+        probes: PostProbes,
+        costs: VerbsCosts,
         activities: Callable[[], Mapping[int, Activity]],
         cpu: Callable[[int], float] = cpu_seconds,
     ) -> None:
@@ -60,7 +60,7 @@ class CountedPosts:
         """Return the seconds that probes took at the posts of all processes that run; None without prices."""
         return self._costs.all() if self._costs.known else None
 
-    def tallies(self, pids: Collection[int]) -> Mapping[int, Tally]:
+    def tallies(self, pids: Collection[int]) -> Mapping[int, ProcessTally]:
         """Read counts between two readings of CPU time, of which the mean counts: so both are of one time.
 
         Of two tries the one with less CPU time in between counts: in the other one the thread had to wait.
@@ -75,7 +75,7 @@ class CountedPosts:
         before = cpu_times(pids, self._cpu)
         return before, self._activities(), self._costs.of(pids), cpu_times(pids, self._cpu)
 
-    def last(self, activity: Activity) -> Callable[[Tally], Tally]:
+    def last(self, activity: Activity) -> Callable[[ProcessTally], ProcessTally]:
         """Return what makes the last tally of an ended process; its cost and CPU time are not known any more."""
         return lambda before: _tally(activity, Cost(), before.cpu)
 
@@ -95,11 +95,11 @@ class CountedPosts:
             activity.add_posted(QpId(device, UNKNOWN_QP, 0), opcode, PostedRequests(**counts))
 
 
-def _tally(activity: Activity, cost: Cost, cpu: float) -> Tally:
+def _tally(activity: Activity, cost: Cost, cpu: float) -> ProcessTally:
     counts = Counter[tuple[str, str, int]]()
     for qp_id, calls in activity.calls.items():
         counts[_CALLS, qp_id.device, 0] += calls
     for (qp_id, opcode), posted in activity.posted.items():
         for name, count in posted._asdict().items():
             counts[name, qp_id.device, opcode] += count
-    return Tally(counts, reference=0.0, cost=cost.posts, other=cost.other, cpu=cpu)
+    return ProcessTally(counts, reference=0.0, cost=cost.posts, other=cost.other, cpu=cpu)

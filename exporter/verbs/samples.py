@@ -13,7 +13,7 @@ from exporter.verbs.activity import Activity, QpId, Times
 from exporter.verbs.control import Qp
 from exporter.verbs.destroyed_qps import PostedRequests
 from exporter.verbs.peers import Peers
-from exporter.verbs.posted import Port
+from exporter.verbs.posted import RdmaPort
 from exporter.verbs.posts import UNKNOWN_QP
 from exporter.verbs.spans import OPCODES, status_name
 
@@ -93,15 +93,15 @@ def samples(process: Process[Activity], timed: Mapping[str, int], peer_labels: P
                 yield sample(metric, _distribution(times), device=device, **own)
 
 
-def bytes_by_port(process: Process[Activity], peers: Peers) -> dict[Hashable, tuple[Port, int]]:
+def bytes_by_port(process: Process[Activity], peers: Peers) -> dict[Hashable, tuple[RdmaPort, int]]:
     """Return bytes that one process posted and this node sends, by row, with the port they leave through."""
-    qps, found = process.activity.qps, dict[Hashable, tuple[Port, int]]()
+    qps, found = process.activity.qps, dict[Hashable, tuple[RdmaPort, int]]()
     for (qp_id, opcode), posted in process.activity.posted.items():
         if OPCODES.get(opcode) == _READ:
             continue
         qp, kernel = qps.get(qp_id), peers.kernel(qp_id.device, qp_id.number)
         number = (qp.port if qp else 0) or (kernel.port if kernel and not qp_id.created_ns else 0)
-        found[process.pid, process.since, qp_id, opcode] = Port(qp_id.device, number), posted.bytes
+        found[process.pid, process.since, qp_id, opcode] = RdmaPort(qp_id.device, number), posted.bytes
     return found
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 
 from exporter import __version__
-from exporter.collector_state import Health, State
+from exporter.collector_state import CollectorState, Health
 from exporter.history import WINDOW, History, Recent
 from exporter.model import Sample
 from exporter.nodename import node_name
@@ -24,13 +24,13 @@ from exporter.views.landing_node import (
 )
 from exporter.views.landing_plots import BYTES, COLLECTIVES, GPU, LAUNCHES, NACKS, SENT
 from exporter.views.landing_rdma import pair_table, port_table
-from exporter.views.landing_samples import Named, probes
+from exporter.views.landing_samples import NamedSamples, probes
 from exporter.views.spark import spark
 
 _REFRESH = 30
 
 
-class Page:
+class LandingPage:
     """Renders the page; the plots and rates on it are those of `history`, if there is one.
 
     With `profiles` it has a link to the flame graph.
@@ -42,9 +42,9 @@ class Page:
         self._telemetry_path, self.history = telemetry_path, history
         self._profiles = '<a href="/flamegraph">flame graph</a>' if profiles else ""
 
-    def render(self, samples: Sequence[Sample], states: Sequence[State]) -> str:
+    def render(self, samples: Sequence[Sample], states: Sequence[CollectorState]) -> str:
         """The page as HTML. Everything in it that others wrote is escaped and cut to a length."""
-        named, recent = Named(samples), self.history.recent() if self.history else Recent()
+        named, recent = NamedSamples(samples), self.history.recent() if self.history else Recent()
         found, lost = processes(named), [*losses(named)]
         node = escape(node_name())
         return "".join(
@@ -69,7 +69,7 @@ class Page:
             )
         )
 
-    def _head(self, named: Named, node: str) -> str:
+    def _head(self, named: NamedSamples, node: str) -> str:
         facts = [f"accel-exporter <b>{escape(__version__)}</b>"]
         if started := named.total("process.start_time"):
             facts.append(f"up <b>{duration(time.time() - started)}</b>")
@@ -81,7 +81,7 @@ class Page:
         )
 
 
-def _facts(named: Named, states: Sequence[State], jobs: int, lost: int) -> str:
+def _facts(named: NamedSamples, states: Sequence[CollectorState], jobs: int, lost: int) -> str:
     """How the node and the exporter are, a word on each, with a link to the table that has the rest."""
     probed, wanted = probes(named.all("accel_exporter.probe.attached"))
     working = sum(state.health is Health.OK for state in states)
@@ -117,7 +117,7 @@ def _a_second(text: Callable[[float], str]) -> Callable[[float], str]:
     return lambda value: f"{text(value)}/s"
 
 
-def _cards(recent: Recent, named: Named) -> str:
+def _cards(recent: Recent, named: NamedSamples) -> str:
     """The node's values now, each with its last minutes."""
     cards: tuple[tuple[str, str, Callable[[float], str], float], ...] = (
         (LAUNCHES, "kernel launches", _a_second(count), 0.0),

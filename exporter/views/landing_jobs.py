@@ -24,7 +24,7 @@ from exporter.views.html import (
     size,
 )
 from exporter.views.landing_plots import BYTES, COLLECTIVES, LAUNCHES, SENT
-from exporter.views.landing_samples import Named, none_seen, number
+from exporter.views.landing_samples import NamedSamples, none_seen, number
 from exporter.views.spark import spark
 
 _CALLS = {"CUDA": "cuda", "NCCL": "nccl", "RDMA": "verbs"}
@@ -32,7 +32,7 @@ _CALLS = {"CUDA": "cuda", "NCCL": "nccl", "RDMA": "verbs"}
 
 
 @dataclass(slots=True)
-class Process:
+class JobProcess:
     """What one process was seen doing; None is what nothing is known of."""
 
     labels: Mapping[str, str]
@@ -57,13 +57,13 @@ class Process:
         return bool(self.waits) or any(it is not None for it in known)
 
 
-def processes(named: Named) -> dict[str, Process]:
+def processes(named: NamedSamples) -> dict[str, JobProcess]:
     """The processes that were seen doing something, by pid."""
-    found: dict[str, Process] = {}
+    found: dict[str, JobProcess] = {}
 
-    def of(name: str) -> Iterable[tuple[Process, Sample]]:
+    def of(name: str) -> Iterable[tuple[JobProcess, Sample]]:
         for sample in named.of_processes(name):
-            process = found.setdefault(sample.labels["pid"], Process(sample.labels))
+            process = found.setdefault(sample.labels["pid"], JobProcess(sample.labels))
             process.gpus.add(sample.labels.get("gpu", ""))
             yield process, sample
 
@@ -90,7 +90,7 @@ def processes(named: Named) -> dict[str, Process]:
     return {pid: it for pid, it in found.items() if it.seen}
 
 
-def process_table(named: Named, found: Mapping[str, Process], recent: Recent) -> str:
+def process_table(named: NamedSamples, found: Mapping[str, JobProcess], recent: Recent) -> str:
     ranked = sorted(found.items(), key=lambda item: _rank(*item))
     shown = ranked[:MOST_ROWS]
     own = [it for _, it in shown]
@@ -123,12 +123,12 @@ def process_table(named: Named, found: Mapping[str, Process], recent: Recent) ->
     )
 
 
-def watched(named: Named) -> list[str]:
+def watched(named: NamedSamples) -> list[str]:
     """Return the APIs of which calls are seen here."""
     return [api for api, collector in _CALLS.items() if named.healthy(collector)]
 
 
-def _nobody(named: Named) -> str:
+def _nobody(named: NamedSamples) -> str:
     """Return what stands in place of the table: which API nobody called, and of which nothing is known."""
     seen = watched(named)
     unknown = [api for api in _CALLS if api not in seen]
@@ -156,7 +156,7 @@ def where(labels: Mapping[str, str]) -> str:
     return f"container {labels['container_id'][:12]}" if labels.get("container_id") else "host"
 
 
-def _rank(pid: str, process: Process) -> tuple[float, float, float, float, str]:
+def _rank(pid: str, process: JobProcess) -> tuple[float, float, float, float, str]:
     return (
         -(process.bytes or process.resident or 0),
         -(process.launches or 0),
@@ -166,17 +166,17 @@ def _rank(pid: str, process: Process) -> tuple[float, float, float, float, str]:
     )
 
 
-def _allocated(process: Process) -> str:
+def _allocated(process: JobProcess) -> str:
     return UNKNOWN if process.bytes is None else ("" if process.whole else "≥ ") + size(process.bytes)
 
 
-def _errors(process: Process) -> str | None:
+def _errors(process: JobProcess) -> str | None:
     """Errors of CUDA: none seen is 0 where calls of CUDA were seen."""
     seen = process.launches is not None or process.bytes is not None or bool(process.waits)
     return count(process.errors or 0) if seen or process.errors else None
 
 
-def _waited(process: Process) -> str | None:
+def _waited(process: JobProcess) -> str | None:
     return f"{duration(process.waited)} in {count(process.waits)}" if process.waits else None
 
 
@@ -197,7 +197,7 @@ def _bare(recent: Recent, key: Key, known: float | None, text: Callable[[float],
     return amount(None if known is None or key not in recent.rates else text(recent.rates[key]))
 
 
-def rank_table(named: Named, recent: Recent) -> str:
+def rank_table(named: NamedSamples, recent: Recent) -> str:
     """The ranks on this node of every communicator, the latest first where the lag is known."""
     lags = {_place(it): it.value for it in named.all("nccl.rank.arrival_lag") if isinstance(it.value, Distribution)}
     behind = {_place(it): number(it) for it in named.all("nccl.rank.calls_behind")}

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
-from exporter.collector_state import Health, State
+from exporter.collector_state import CollectorState, Health
 from exporter.history import WINDOW, Recent
 from exporter.model import Sample
 from exporter.views.html import (
@@ -28,7 +28,7 @@ from exporter.views.html import (
     size,
 )
 from exporter.views.landing_plots import GPU
-from exporter.views.landing_samples import Named, none_seen, number, probes
+from exporter.views.landing_samples import NamedSamples, none_seen, number, probes
 from exporter.views.spark import spark
 
 LOSSES = {
@@ -50,7 +50,7 @@ PILLS = {
 _STATUS = {"ok": "ok", "degraded": "warn"}
 
 
-def gpu_table(named: Named, recent: Recent) -> str:
+def gpu_table(named: NamedSamples, recent: Recent) -> str:
     infos = sorted(named.all("hw.gpu.info"), key=lambda info: (info.labels.get("gpu", "").zfill(4), _uuid(info)))
     shown = infos[:MOST_ROWS]
     uuids = [_uuid(it) for it in shown]
@@ -91,7 +91,7 @@ def _of(used: float | None, limit: float | None) -> str | None:
     return None if used is None else size(used) if limit is None else f"{size(used)} of {size(limit)}"
 
 
-def _xids(named: Named, labels: Mapping[str, str]) -> str:
+def _xids(named: NamedSamples, labels: Mapping[str, str]) -> str:
     """How many, and which: of the GPU by its UUID, or by its address on the bus where the kernel log has only that."""
     if not named.healthy("xid"):
         return NOTHING
@@ -104,7 +104,7 @@ def _xids(named: Named, labels: Mapping[str, str]) -> str:
     return amount(f"{count(sum(own.values()))} ({which})" if own else "0")
 
 
-def faults(named: Named) -> list[tuple[Sample, float, float]]:
+def faults(named: NamedSamples) -> list[tuple[Sample, float, float]]:
     """Faults since the start, or that were there then, with how many and how many replayed; the newest first."""
     replayed = {_fault(it): number(it) for it in named.all("accel.node.fault.replayed")}
     found = [(it, number(it), replayed.get(_fault(it), 0.0)) for it in named.all("accel.node.fault")]
@@ -118,11 +118,11 @@ def _fault(sample: Sample) -> tuple[str, ...]:
     return tuple(sample.labels.get(key, "") for key in ("category", "component", "signal", "overflow"))
 
 
-def _last(named: Named) -> dict[tuple[str, ...], float]:
+def _last(named: NamedSamples) -> dict[tuple[str, ...], float]:
     return {_fault(it): number(it) for it in named.all("accel.node.fault.last_timestamp")}
 
 
-def fault_table(named: Named) -> str:
+def fault_table(named: NamedSamples) -> str:
     found, last = faults(named), _last(named)
     shown = found[:MOST_ROWS]
     columns = (
@@ -141,7 +141,7 @@ def fault_table(named: Named) -> str:
     return section("Faults", columns, empty, more(len(found), "faults") + unread)
 
 
-def collector_table(states: Sequence[State]) -> str:
+def collector_table(states: Sequence[CollectorState]) -> str:
     columns = (
         Column("name", [cell(state.name, "m w") for state in states]),
         Column("state", [pill(state.health.value, PILLS[state.health]) for state in states]),
@@ -154,7 +154,7 @@ def collector_table(states: Sequence[State]) -> str:
     return section("Collectors", columns, "No collector is enabled.")
 
 
-def library_table(named: Named, states: Sequence[State]) -> str:
+def library_table(named: NamedSamples, states: Sequence[CollectorState]) -> str:
     groups: dict[tuple[str, str], list[Sample]] = defaultdict(list)
     for sample in named.all("accel_exporter.probe.attached"):
         groups[sample.labels["probe"], sample.labels["library"]].append(sample)
@@ -186,7 +186,7 @@ def _attached(n: int, of: int) -> str:
     return pill(f"{n} of {of}", "ok" if n == of else "warn" if n else "bad")
 
 
-def losses(named: Named) -> Iterable[tuple[str, str, float]]:
+def losses(named: NamedSamples) -> Iterable[tuple[str, str, float]]:
     """What was lost, of which, how many."""
     for name, meaning in LOSSES.items():
         for sample in named.all(name):

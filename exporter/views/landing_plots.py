@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from exporter.history import Count, History, Key, Reading
+from exporter.history import CounterValue, History, Key, ScrapeValues
 from exporter.model import Sample
-from exporter.views.landing_samples import Named, number, place, queue_pair
+from exporter.views.landing_samples import NamedSamples, number, place, queue_pair
 
 LAUNCHES, BYTES, COLLECTIVES = "launches", "bytes", "collectives"
 """Kinds of plots of a process."""
@@ -24,9 +24,9 @@ def history() -> History:
     return History(read, frozenset((*_PROCESSES.values(), *_DEVICES.values())), _ADDED)
 
 
-def read(samples: Sequence[Sample]) -> Reading:
+def read(samples: Sequence[Sample]) -> ScrapeValues:
     """What is plotted and of which rates are shown; what is not in the samples is not in it."""
-    named = Named(samples, containers=False)
+    named = NamedSamples(samples, containers=False)
     watched = {kind for kind, collector in _PROCESSES.items() if named.healthy(collector)}
     by_pair = [it for it in named.of_processes("rdma.send") if it.labels.get("qp")]
     data = named.where("rdma.port.io", direction="transmit")
@@ -37,18 +37,18 @@ def read(samples: Sequence[Sample]) -> Reading:
         **_counts(QP_SENT, (("/".join(queue_pair(it)), it) for it in by_pair)),
         **_counts(PORT_SENT, ((place(it), it) for it in data)),
     }
-    return Reading(counts, _gauges(named, watched), watched)
+    return ScrapeValues(counts, _gauges(named, watched), watched)
 
 
-def _counts(kind: str, samples: Iterable[tuple[str, Sample]]) -> dict[Key, Count]:
-    found: dict[Key, Count] = {}
+def _counts(kind: str, samples: Iterable[tuple[str, Sample]]) -> dict[Key, CounterValue]:
+    found: dict[Key, CounterValue] = {}
     for of, sample in samples:
-        before = found.get((kind, of), Count(0.0, sample.start or 0.0))
-        found[kind, of] = Count(before.value + number(sample), min(before.start, sample.start or 0.0))
+        before = found.get((kind, of), CounterValue(0.0, sample.start or 0.0))
+        found[kind, of] = CounterValue(before.value + number(sample), min(before.start, sample.start or 0.0))
     return found
 
 
-def _gauges(named: Named, watched: set[str]) -> dict[Key, float]:
+def _gauges(named: NamedSamples, watched: set[str]) -> dict[Key, float]:
     gauges: dict[Key, float] = defaultdict(float)
     for sample in named.of_processes("gpu.cuda.memory.usage"):
         gauges[BYTES, sample.labels["pid"]] += number(sample)

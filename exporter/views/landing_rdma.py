@@ -26,7 +26,7 @@ from exporter.views.html import (
 )
 from exporter.views.landing_jobs import period, where
 from exporter.views.landing_plots import NACKS, PORT_SENT, QP_SENT
-from exporter.views.landing_samples import Named, none_seen, number, place, queue_pair
+from exporter.views.landing_samples import NamedSamples, none_seen, number, place, queue_pair
 from exporter.views.spark import spark
 
 _STATES = {1: "down", 2: "init", 3: "armed", 4: "active", 5: "about to go down"}
@@ -74,7 +74,7 @@ def _address(gid: str) -> str:
     return str(address.ipv4_mapped or address)
 
 
-def pairs(named: Named) -> dict[tuple[str, str, str], Pair]:
+def pairs(named: NamedSamples) -> dict[tuple[str, str, str], Pair]:
     """The queue pairs by process, device and number: those that are there, and those that sent.
 
     Below profile debug these are the ones in an error state, and those that post most.
@@ -96,12 +96,12 @@ def pairs(named: Named) -> dict[tuple[str, str, str], Pair]:
     return found
 
 
-def _by_pair(named: Named, name: str) -> Iterator[Sample]:
+def _by_pair(named: NamedSamples, name: str) -> Iterator[Sample]:
     """The samples of a metric that are of one queue pair each; in profile node none is."""
     return (sample for sample in named.of_processes(name) if sample.labels.get("qp"))
 
 
-def pair_table(named: Named, recent: Recent) -> str:
+def pair_table(named: NamedSamples, recent: Recent) -> str:
     found = pairs(named)
     keys = {of: (QP_SENT, "/".join(of)) for of in found}
     rates = {of: recent.rates.get(keys[of], found[of].rate) for of in found}
@@ -156,7 +156,7 @@ def _rate(recent: Recent, key: Key, what: str) -> str:
     return plotted(spark(recent.plots.get(key, ()), WINDOW, what, size), size(recent.rates[key]))
 
 
-def _ratios(named: Named) -> dict[str, float]:
+def _ratios(named: NamedSamples) -> dict[str, float]:
     """Negative acknowledgements of all kinds over packets sent, by port."""
     ratios: dict[str, float] = defaultdict(float)
     for sample in named.all("rdma.nack"):
@@ -164,7 +164,7 @@ def _ratios(named: Named) -> dict[str, float]:
     return ratios
 
 
-def port_table(named: Named, recent: Recent) -> str:
+def port_table(named: NamedSamples, recent: Recent) -> str:
     states = {place(it): int(number(it)) for it in named.all("rdma.link.state")}
     shown = sorted(states)[:MOST_ROWS]
     speeds = {place(it): number(it) for it in named.all("rdma.link.speed")}

@@ -10,7 +10,7 @@ from exporter.model import Distribution, Sample
 from exporter.profile import CONTAINER, INFO
 
 
-class Named:
+class NamedSamples:
     """Samples by the name of their metric; those of a process have the container's id, wherever that is.
 
     Not so without `containers`, which takes a fraction of the time.
@@ -60,7 +60,7 @@ class Named:
         return bool(self.total("accel_exporter.collector.success", collector=collector))
 
 
-def none_seen(named: Named, collector: str, text: str) -> str:
+def none_seen(named: NamedSamples, collector: str, text: str) -> str:
     """Return this text where the collector works that would have seen the thing, else that nothing is known."""
     unknown = f"Unknown: collector {collector} does not work or is disabled."
     return text if named.healthy(collector) else unknown

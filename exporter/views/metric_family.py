@@ -23,7 +23,7 @@ _DOUBLE = Struct("<Bd")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-class Writer:
+class FamilyWriter:
     """Writes families one after the other, as the writer of the text formats does."""
 
     def __init__(self) -> None:

@@ -155,7 +155,7 @@ def _writer(page_format: Format, texts: LabelTexts | None) -> _AnyWriter:
     if page_format is Format.PROTOBUF:
         from exporter.views import metric_family  # few clients take it
 
-        return metric_family.Writer()
+        return metric_family.FamilyWriter()
     from exporter.views import text  # which imports this module
 
     return text.Writer(page_format is Format.OPENMETRICS, texts or text.LabelTexts())

@@ -35,7 +35,7 @@ class WebConfigError(ValueError):
 
 
 @dataclass(frozen=True)
-class Tls:
+class TlsConfig:
     """The section tls_server_config, by the names of its keys. The type of a default is the type of the key."""
 
     cert: str = ""
@@ -78,7 +78,7 @@ class RateLimit:
 class WebConfig:
     """A web configuration file. `tls` is None without a TLS section; `users` maps names to bcrypt hashes."""
 
-    tls: Tls | None = None
+    tls: TlsConfig | None = None
     http: Http = field(default_factory=Http)
     rate_limit: RateLimit = field(default_factory=RateLimit)
     users: Mapping[str, str] = field(default_factory=dict)
@@ -128,7 +128,7 @@ def parse(content: bytes, path: Path) -> WebConfig:
         sections = _mapping(data, "the file")
         known = ("tls_server_config", "http_server_config", "rate_limit", "basic_auth_users")
         _known(sections, known, "the file")
-        tls = _section(Tls, sections.get("tls_server_config"), "tls_server_config")
+        tls = _section(TlsConfig, sections.get("tls_server_config"), "tls_server_config")
         return WebConfig(
             tls=_checked_tls(tls, path.parent),
             http=_checked_http(_section(Http, sections.get("http_server_config"), "http_server_config")),
@@ -179,9 +179,9 @@ def _section(kind: type[Section], value: object, where: str) -> Section:
     return kind(**values)
 
 
-def _checked_tls(tls: Tls, folder: Path) -> Tls | None:
+def _checked_tls(tls: TlsConfig, folder: Path) -> TlsConfig | None:
     where = "tls_server_config"
-    if tls == Tls():
+    if tls == TlsConfig():
         return None
     for inline in ("cert", "key", "client_ca"):
         if getattr(tls, inline) and getattr(tls, inline + "_file"):
@@ -207,7 +207,7 @@ def _checked_tls(tls: Tls, folder: Path) -> Tls | None:
         for name in ("cert_file", "key_file", "client_ca_file")
         if getattr(tls, name)
     }
-    return Tls(**{item.name: paths.get(item.name, getattr(tls, item.name)) for item in fields(tls)})
+    return TlsConfig(**{item.name: paths.get(item.name, getattr(tls, item.name)) for item in fields(tls)})
 
 
 def _checked_http(http: Http) -> Http:

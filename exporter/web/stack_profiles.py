@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from exporter.stack_profiles.growth import Growth
 from exporter.stack_profiles.kept import K, Kept
-from exporter.stack_profiles.model import ALLOC, INUSE, LAUNCHES, Profile, ValueType
+from exporter.stack_profiles.model import ALLOC, INUSE, LAUNCHES, StackProfile, ValueType
 from exporter.stack_profiles.published import StackProfiles
 from exporter.web import connections
 from exporter.web.guard import Handler
@@ -124,7 +124,7 @@ class ProfileRequests:
         reason = f"there are {', '.join(str(it.number) for it in kept)}" if kept else none
         raise web.HTTPNotFound(text=f"there is no such profile: {reason}\n")
 
-    def _made(self, name: str) -> Profile:
+    def _made(self, name: str) -> StackProfile:
         """Return a profile of the source as it is now. Raises RuntimeError with the reason where there is none."""
         source = self._published.source
         if problem := source.problem():
@@ -133,7 +133,7 @@ class ProfileRequests:
         return make[name]()
 
     async def _written(
-        self, request: web.Request, name: str, profile: Profile, query: ProfileQuery
+        self, request: web.Request, name: str, profile: StackProfile, query: ProfileQuery
     ) -> web.StreamResponse:
         def write() -> tuple[bytes, str, str]:
             from exporter.stack_profiles.select import select
@@ -192,7 +192,7 @@ def _no_parameters(request: web.Request) -> None:
         raise web.HTTPBadRequest(text=f"there is no parameter {name[:40]!r}\n")
 
 
-def _delta(before: Profile, after: Profile, falls: bool) -> Profile:
+def _delta(before: StackProfile, after: StackProfile, falls: bool) -> StackProfile:
     from exporter.stack_profiles.select import delta
 
     return delta(before, after, falls)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from exporter.web.config import Tls, WebConfigError, WebConfigFile, read
+from exporter.web.config import TlsConfig, WebConfigError, WebConfigFile, read
 
 _VERSIONS = {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}
 # Go's names of the TLS 1.2 suites it calls secure, by OpenSSL's. TLS 1.3 suites are not configurable, as in Go.
@@ -49,7 +49,7 @@ class FollowingContext(ssl.SSLContext):
     """
 
     _file: WebConfigFile
-    _material: tuple[Tls, tuple[bytes, ...]] | None
+    _material: tuple[TlsConfig, tuple[bytes, ...]] | None
     _problem: str
     _current: ssl.SSLContext
 
@@ -83,7 +83,7 @@ class FollowingContext(ssl.SSLContext):
             self._material = material
 
 
-def context(tls: Tls, cert: bytes, key: bytes, client_ca: bytes) -> ssl.SSLContext:
+def context(tls: TlsConfig, cert: bytes, key: bytes, client_ca: bytes) -> ssl.SSLContext:
     """Return a server context with these settings and PEM texts. Raises WebConfigError."""
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     for limit in ("min_version", "max_version"):
@@ -128,7 +128,7 @@ def allowed(certificate: Any, names: tuple[str, ...]) -> bool:
     return any(value in names for _, value in (certificate or {}).get("subjectAltName", ()))
 
 
-def _pem(tls: Tls, name: str) -> bytes:
+def _pem(tls: TlsConfig, name: str) -> bytes:
     path = getattr(tls, name + "_file")
     return read(Path(path)) if path else str(getattr(tls, name)).encode()
 

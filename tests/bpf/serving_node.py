@@ -63,7 +63,7 @@ class Observed(Serving):
         if library.path == str(self._library):
             super().process_started(pid, library, from_first_call)
 
-    def _count(self, pid: int, record: answer.Record, read: Answer, fields: Fields | None) -> None:
+    def _count(self, pid: int, record: answer.RequestRecord, read: Answer, fields: Fields | None) -> None:
         self.answers.setdefault(pid, []).append(read)
         super()._count(pid, record, read, fields)
 

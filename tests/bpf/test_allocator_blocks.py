@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.stack_profiles.model import Profile
+from exporter.stack_profiles.model import StackProfile
 from exporter.stack_profiles.published import StackProfiles
 from exporter.stacks import capture
 from exporter.stacks.blocks import GivenOut
@@ -129,7 +129,7 @@ class Job:
         assert profiling and profiling.capture.blocks
         return profiling.capture.blocks.read().get(self.pid, GivenOut())
 
-    def profile(self) -> Profile:
+    def profile(self) -> StackProfile:
         return self.observed.collector.node.stack_profiles.source.inuse()
 
     def in_use(self, value: int = 0) -> Counter[str]:

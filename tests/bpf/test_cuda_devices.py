@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from exporter.nvml.gpus import Gpus
-from exporter.nvml.snapshot import Gpu, GpuProcess, Readings, Snapshot
+from exporter.nvml.snapshot import Gpu, GpuProcess, GpuSnapshot, Readings
 from tests.bpf.cuda_node import MIB, Script, build_standins, observe, started
 from tests.bpf.observed import Observed
 from tests.support import until
@@ -49,7 +49,7 @@ class Node:
         self.gpus, self.listed = Gpus(), dict[int, dict[int, int]]()
         self.gpus.serve(self.snapshot, lambda seconds: True)
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> GpuSnapshot:
         return snapshot(*map(self._gpu, range(4)))
 
     def _gpu(self, index: int) -> Gpu:

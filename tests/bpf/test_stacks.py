@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from exporter.bpf.events import Events
-from exporter.stack_profiles.model import Frame, Profile, Sample
+from exporter.stack_profiles.model import Frame, StackProfile, StackSample
 from exporter.stack_profiles.published import StackProfiles
 from exporter.stacks import libdw
 from tests.bpf.cuda_node import BUILD, Script, build_standins, observe
@@ -63,7 +63,7 @@ def is_known(observed: Observed, pid: int) -> bool:
     return interpreters.get(pid) is not None and pid in cuda.ledger
 
 
-def in_use(observed: Observed, pid: int) -> list[Sample]:
+def in_use(observed: Observed, pid: int) -> list[StackSample]:
     samples = observed.collector.node.stack_profiles.source.inuse().samples
     return [it for it in samples if it.labels.get("pid") == str(pid)]
 
@@ -104,13 +104,13 @@ class Job:
         self.process.stdin.flush()
         return self.process.stdout.readline().strip()
 
-    def samples(self, profile: Callable[[], Profile]) -> list[Sample]:
+    def samples(self, profile: Callable[[], StackProfile]) -> list[StackSample]:
         return [it for it in profile().samples if it.labels.get("pid") == str(self.pid)]
 
-    def inuse(self) -> list[Sample]:
+    def inuse(self) -> list[StackSample]:
         return in_use(self.observed, self.pid)
 
-    def alloc(self) -> list[Sample]:
+    def alloc(self) -> list[StackSample]:
         return self.samples(self.observed.collector.node.stack_profiles.source.alloc)
 
 
@@ -120,15 +120,15 @@ def line(text: str) -> int:
     return number
 
 
-def python(sample: Sample) -> list[tuple[str, int]]:
+def python(sample: StackSample) -> list[tuple[str, int]]:
     return [(it.function.rpartition(".")[2], it.line) for it in sample.stack if it.kind == "python"]
 
 
-def named(sample: Sample, pattern: str) -> Frame | None:
+def named(sample: StackSample, pattern: str) -> Frame | None:
     return next((it for it in sample.stack if re.fullmatch(pattern, it.function)), None)
 
 
-def sums(samples: list[Sample]) -> Mapping[str, tuple[int, int]]:
+def sums(samples: list[StackSample]) -> Mapping[str, tuple[int, int]]:
     """Bytes and objects by the C function of the module."""
     found: Counter[str] = Counter()
     objects: Counter[str] = Counter()
@@ -295,7 +295,7 @@ def test_what_was_not_read_yet(monkeypatch: pytest.MonkeyPatch) -> None:
             job.run("out = lib.cuLaunchKernel(None, 1, 1, 1, 1, 1, 1, 0, None, None, None)")
             job.run("new(lib.cuMemAlloc_v2, size(7919))")
 
-        def total(profile: Profile) -> int:
+        def total(profile: StackProfile) -> int:
             return sum(it.values[0] for it in profile.samples if it.labels.get("pid") == str(job.pid))
 
         assert SITES == total(profiles.source.launches())

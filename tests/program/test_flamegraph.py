@@ -12,7 +12,7 @@ import pytest
 
 from exporter.stack_profiles.frozen import FailedAllocation
 from exporter.stack_profiles.growth import Growth
-from exporter.stack_profiles.model import Profile
+from exporter.stack_profiles.model import StackProfile
 from exporter.stack_profiles.published import StackProfiles
 from tests import made_up_profiles as made_up
 from tests.e2e.browser import PROGRAM, Browser
@@ -32,7 +32,7 @@ class Steady(made_up.Source):
 
     factor = 1
 
-    def inuse(self) -> Profile:
+    def inuse(self) -> StackProfile:
         return made_up.hostile() if self.factor < 0 else made_up.inuse(self.factor)
 
 

@@ -9,7 +9,7 @@ from math import isnan, nan
 import pytest
 
 from exporter import history
-from exporter.history import LEAST_STEP, LONGEST_STEP, MOST_OF_A_KIND, POINTS, Count, History, Reading
+from exporter.history import LEAST_STEP, LONGEST_STEP, MOST_OF_A_KIND, POINTS, CounterValue, History, ScrapeValues
 
 
 class Plotted:
@@ -19,16 +19,16 @@ class Plotted:
         self.clock = 1000.0
         monkeypatch.setattr(history.time, "monotonic", lambda: self.clock)
         monkeypatch.setattr(history.time, "time", lambda: self.clock)
-        self.reading = Reading()
+        self.reading = ScrapeValues()
         self.history = History(lambda _: self.reading, ("cuda",), ("calls",))
 
     def look(
-        self, *, after: float = 10.0, watched: Collection[str] = (), busy: float | None = None, **counts: Count
+        self, *, after: float = 10.0, watched: Collection[str] = (), busy: float | None = None, **counts: CounterValue
     ) -> None:
         """Counters of the kind calls by who they are of, and the gauge busy of the node."""
         self.clock += after
         gauges = {} if busy is None else {("busy", ""): busy}
-        self.reading = Reading({("calls", of): count for of, count in counts.items()}, gauges, watched)
+        self.reading = ScrapeValues({("calls", of): count for of, count in counts.items()}, gauges, watched)
         self.history.add([], None)
 
     def plot(self, kind: str, of: str = "") -> list[float | None]:
@@ -47,9 +47,9 @@ def plotted(monkeypatch: pytest.MonkeyPatch) -> Plotted:
 
 def test_first_point_of_a_counter_is_unknown(plotted: Plotted) -> None:
     """A rate takes two looks; what was counted before the first is nobody's rate."""
-    plotted.look(a=Count(5000))
+    plotted.look(a=CounterValue(5000))
     assert {} == plotted.rates()
-    plotted.look(a=Count(5200))
+    plotted.look(a=CounterValue(5200))
     assert {"a": 20.0, "": 20.0} == plotted.rates()
     assert [None, 20.0] == plotted.plot("calls")
     assert 10.0 == plotted.history.recent().seconds
@@ -57,29 +57,29 @@ def test_first_point_of_a_counter_is_unknown(plotted: Plotted) -> None:
 
 def test_what_starts_between_two_looks_is_known_from_its_start(plotted: Plotted) -> None:
     """A process that began since the last look has made all its calls since then; an older one that is new has not."""
-    plotted.look(a=Count(100))
-    plotted.look(a=Count(200), b=Count(50, start=plotted.clock + 3))
+    plotted.look(a=CounterValue(100))
+    plotted.look(a=CounterValue(200), b=CounterValue(50, start=plotted.clock + 3))
     assert {"a": 10.0, "b": 5.0, "": 15.0} == plotted.rates()
-    plotted.look(a=Count(300), b=Count(60, start=1013), c=Count(999, start=1001))
+    plotted.look(a=CounterValue(300), b=CounterValue(60, start=1013), c=CounterValue(999, start=1001))
     assert {"a": 10.0, "b": 1.0} == plotted.rates()
 
 
 def test_a_new_series_had_counted_nothing(plotted: Plotted) -> None:
     """A process that began long ago and counts now for the first time: known where its collector worked before."""
     plotted.look(watched=["calls"])
-    plotted.look(watched=["calls"], a=Count(30, start=1001))
+    plotted.look(watched=["calls"], a=CounterValue(30, start=1001))
     assert {"a": 3.0, "": 3.0} == plotted.rates()
     plotted.look()
-    plotted.look(watched=["calls"], a=Count(60, start=1001))
+    plotted.look(watched=["calls"], a=CounterValue(60, start=1001))
     assert {} == plotted.rates()
 
 
 def test_counter_that_fell_is_a_gap(plotted: Plotted) -> None:
     """A reset is no negative rate and no guess, of its series and of the node's sum; the next point is right again."""
-    plotted.look(a=Count(100), b=Count(10))
-    plotted.look(a=Count(200), b=Count(20))
-    plotted.look(a=Count(50), b=Count(30))
-    plotted.look(a=Count(150), b=Count(40))
+    plotted.look(a=CounterValue(100), b=CounterValue(10))
+    plotted.look(a=CounterValue(200), b=CounterValue(20))
+    plotted.look(a=CounterValue(50), b=CounterValue(30))
+    plotted.look(a=CounterValue(150), b=CounterValue(40))
 
     assert [None, 10.0, None, 10.0] == plotted.plot("calls", "a")
     assert [None, 1.0, 1.0, 1.0] == plotted.plot("calls", "b")
@@ -88,17 +88,17 @@ def test_counter_that_fell_is_a_gap(plotted: Plotted) -> None:
 
 def test_counter_that_began_again_is_known(plotted: Plotted) -> None:
     """A counter with a later start than the last look counted all of its value since then, even if it is higher."""
-    plotted.look(a=Count(100))
-    plotted.look(a=Count(70, start=plotted.clock + 1))
+    plotted.look(a=CounterValue(100))
+    plotted.look(a=CounterValue(70, start=plotted.clock + 1))
     assert 7.0 == plotted.rates()["a"]
-    plotted.look(a=Count(300, start=plotted.clock + 1))
+    plotted.look(a=CounterValue(300, start=plotted.clock + 1))
     assert 30.0 == plotted.rates()["a"]
 
 
 def test_process_that_ended_takes_nothing_from_the_sum(plotted: Plotted) -> None:
     """When a process disappears, the node's rate is that of the others and never below 0."""
-    plotted.look(a=Count(1_000_000), b=Count(10))
-    plotted.look(b=Count(20))
+    plotted.look(a=CounterValue(1_000_000), b=CounterValue(10))
+    plotted.look(b=CounterValue(20))
     assert {"b": 1.0, "": 1.0} == plotted.rates()
 
 
@@ -115,10 +115,10 @@ def test_missing_is_a_gap_and_nobody_is_none(plotted: Plotted) -> None:
 
 def test_long_silence_is_a_gap(plotted: Plotted) -> None:
     """After a minute without a look no line is drawn across it, and no rate is plotted over it."""
-    plotted.look(a=Count(100), busy=0.5)
-    plotted.look(a=Count(200), busy=0.5)
-    plotted.look(after=LONGEST_STEP + 1, a=Count(9000), busy=0.5)
-    plotted.look(a=Count(9100), busy=0.5)
+    plotted.look(a=CounterValue(100), busy=0.5)
+    plotted.look(a=CounterValue(200), busy=0.5)
+    plotted.look(after=LONGEST_STEP + 1, a=CounterValue(9000), busy=0.5)
+    plotted.look(a=CounterValue(9100), busy=0.5)
 
     assert [None, 10.0, None, None, 10.0] == plotted.plot("calls", "a")
     assert [0.5, 0.5, None, 0.5, 0.5] == plotted.plot("busy")
@@ -126,11 +126,11 @@ def test_long_silence_is_a_gap(plotted: Plotted) -> None:
 
 def test_looks_in_quick_succession_are_one(plotted: Plotted) -> None:
     """However often is gathered, points are LEAST_STEP apart at least, and the rate goes on from the last of them."""
-    plotted.look(a=Count(0))
+    plotted.look(a=CounterValue(0))
     for value in (1, 2, 3, 4):
-        plotted.look(after=1, a=Count(value))
+        plotted.look(after=1, a=CounterValue(value))
     assert {} == plotted.rates()
-    plotted.look(after=1, a=Count(5))
+    plotted.look(after=1, a=CounterValue(5))
     assert LEAST_STEP == plotted.history.recent().seconds
     assert 1.0 == plotted.rates()["a"]
 
@@ -139,7 +139,7 @@ def test_part_of_the_collectors_is_no_look(plotted: Plotted) -> None:
     """A scrape with collect[] that leaves out what is plotted makes no gap."""
     plotted.look(busy=0.5)
     plotted.clock += 10
-    plotted.reading = Reading()
+    plotted.reading = ScrapeValues()
     plotted.history.add([], ["nvml"])
     assert [0.5] == plotted.plot("busy")
     plotted.history.add([], ["nvml", "cuda"])
@@ -149,7 +149,7 @@ def test_part_of_the_collectors_is_no_look(plotted: Plotted) -> None:
 def test_points_and_plots_are_bounded(plotted: Plotted) -> None:
     """There are POINTS points, of the last ten minutes, and of each kind MOST_OF_A_KIND plots and that of the node."""
     for at in range(2 * POINTS):
-        plotted.look(after=LEAST_STEP, **{f"p{n}": Count(at * (n + 1)) for n in range(100)})
+        plotted.look(after=LEAST_STEP, **{f"p{n}": CounterValue(at * (n + 1)) for n in range(100)})
     recent = plotted.history.recent()
 
     assert MOST_OF_A_KIND + 1 == len(recent.plots)
@@ -161,11 +161,13 @@ def test_points_and_plots_are_bounded(plotted: Plotted) -> None:
 
 def test_plot_of_an_ended_process_makes_room(plotted: Plotted) -> None:
     """Where there is no room for a new process, the plot of one that is gone is dropped; else it stays its time."""
-    plotted.look(**{f"p{n}": Count(0) for n in range(MOST_OF_A_KIND)})
-    plotted.look(**{f"p{n}": Count(1000 - n) for n in range(MOST_OF_A_KIND)})
-    plotted.look(**{f"p{n}": Count(1000) for n in range(1, MOST_OF_A_KIND)})
+    plotted.look(**{f"p{n}": CounterValue(0) for n in range(MOST_OF_A_KIND)})
+    plotted.look(**{f"p{n}": CounterValue(1000 - n) for n in range(MOST_OF_A_KIND)})
+    plotted.look(**{f"p{n}": CounterValue(1000) for n in range(1, MOST_OF_A_KIND)})
     assert [None, 100.0, None] == plotted.plot("calls", "p0")
-    plotted.look(new=Count(20, start=plotted.clock + 1), **{f"p{n}": Count(1000) for n in range(1, MOST_OF_A_KIND)})
+    plotted.look(
+        new=CounterValue(20, start=plotted.clock + 1), **{f"p{n}": CounterValue(1000) for n in range(1, MOST_OF_A_KIND)}
+    )
 
     assert ([], [None, None, None, 2.0]) == (plotted.plot("calls", "p0"), plotted.plot("calls", "new"))
     for _ in range(POINTS):
@@ -184,14 +186,14 @@ def test_collectors_run_only_when_nobody_scrapes(monkeypatch: pytest.MonkeyPatch
         if len(gathered) == 3:
             enough.set()
 
-    alone = History(lambda _: Reading(), ("cuda",), ())
+    alone = History(lambda _: ScrapeValues(), ("cuda",), ())
     alone.start(gather)
     assert enough.wait(5)
     alone.close()
     assert {frozenset({"cuda"})} == set(gathered)
 
     monkeypatch.setattr(history, "MOST_STEP", 60.0)
-    scraped = History(lambda _: Reading(), ("cuda",), ())
+    scraped = History(lambda _: ScrapeValues(), ("cuda",), ())
     scraped.add([], None)
     count = len(gathered)
     scraped.start(gather)

@@ -13,7 +13,7 @@ import pytest
 
 from exporter import log
 from exporter.log.losses import dropped
-from exporter.log.writer import QUEUE_BYTES, Writer
+from exporter.log.writer import QUEUE_BYTES, LogWriter
 
 PIPE_BYTES = 4096
 
@@ -29,8 +29,8 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 
 @pytest.fixture
-def full(pipe: tuple[int, int]) -> Iterator[Writer]:
-    writer = Writer(pipe[1])
+def full(pipe: tuple[int, int]) -> Iterator[LogWriter]:
+    writer = LogWriter(pipe[1])
     writer.setFormatter(log.LogfmtFormatter())
     writer.start()
     yield writer
@@ -48,7 +48,7 @@ def read_until(reader: int, end: bytes) -> list[str]:
     return text[PIPE_BYTES:].decode().splitlines()
 
 
-def test_a_full_pipe(pipe: tuple[int, int], full: Writer) -> None:
+def test_a_full_pipe(pipe: tuple[int, int], full: LogWriter) -> None:
     """Threads go on; lines that the queue holds are written in order, those that follow are counted and reported."""
     before = dropped["queue_full"]
     for number in range(5000):
@@ -67,7 +67,7 @@ def test_a_full_pipe(pipe: tuple[int, int], full: Writer) -> None:
     assert [True] == ["msg=afterwards" in line for line in os.read(pipe[0], 65536).decode().splitlines()]
 
 
-def test_a_full_pipe_at_the_end(full: Writer) -> None:
+def test_a_full_pipe_at_the_end(full: LogWriter) -> None:
     """The end waits once for a reader that has stopped, and goes on."""
     full.handle(record("x"))
 
@@ -75,7 +75,7 @@ def test_a_full_pipe_at_the_end(full: Writer) -> None:
     assert not full.drain(3600)
 
 
-def test_the_last_lines(pipe: tuple[int, int], full: Writer) -> None:
+def test_the_last_lines(pipe: tuple[int, int], full: LogWriter) -> None:
     """What was logged before the end is written when that returns."""
     os.read(pipe[0], PIPE_BYTES)
     full.handle(record("last"))
@@ -84,7 +84,7 @@ def test_the_last_lines(pipe: tuple[int, int], full: Writer) -> None:
     assert b"msg=last\n" in os.read(pipe[0], 65536)
 
 
-def test_a_pipe_in_non_blocking_mode(pipe: tuple[int, int], full: Writer) -> None:
+def test_a_pipe_in_non_blocking_mode(pipe: tuple[int, int], full: LogWriter) -> None:
     """A mode that another process has set on a shared standard error loses no line and takes no processor time."""
     os.set_blocking(pipe[1], False)
     full.handle(record("x"))
@@ -95,7 +95,7 @@ def test_a_pipe_in_non_blocking_mode(pipe: tuple[int, int], full: Writer) -> Non
 def test_failures_are_counted() -> None:
     """A line that cannot be written is counted, and the loss is logged when writing works again."""
     reader, descriptor = os.pipe()
-    writer = Writer(descriptor)
+    writer = LogWriter(descriptor)
     writer.setFormatter(log.LogfmtFormatter())
     os.close(reader)
     before = dropped["write_error"]
@@ -113,7 +113,7 @@ def test_failures_are_counted() -> None:
     writer.close()
 
 
-def test_a_formatter_that_fails(full: Writer, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_formatter_that_fails(full: LogWriter, capfd: pytest.CaptureFixture[str]) -> None:
     """A line that cannot be formed is counted, and nothing is written around the queue."""
 
     class Failing(logging.Formatter):

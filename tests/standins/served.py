@@ -16,7 +16,7 @@ from exporter.scrape import Scraper
 from exporter.server import Landing, Server, WebSettings
 from exporter.stack_profiles.growth import Growth
 from exporter.stack_profiles.published import StackProfiles
-from exporter.views.landing import Page
+from exporter.views.landing import LandingPage
 from tests.support import PATIENCE
 
 
@@ -66,7 +66,7 @@ class Served:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self.server = self._do(
-            self._make(WebSettings(**words), landing or Page().render, reload, release, profiles, growth)
+            self._make(WebSettings(**words), landing or LandingPage().render, reload, release, profiles, growth)
         )
         self.context: ssl.SSLContext | None = None
 

@@ -13,7 +13,7 @@ from yarl import URL
 from dashboards.build import HERE, encode
 from dashboards.profiles.boards import PROFILES, boards
 from exporter.stack_profiles.model import ALLOC, INUSE, LAUNCHES
-from exporter.views.stack_profiles.rows import Row
+from exporter.views.stack_profiles.rows import TreeRow
 from exporter.web import stack_profiles
 from exporter.web.profile_query import ProfileQuery
 from tests import made_up_profiles as made_up
@@ -66,4 +66,4 @@ def test_infinity_requests_rows() -> None:
         assert url.path in stack_profiles.PATHS
         parsed = ProfileQuery.of(MultiDict(URL(f"http://x/?{url.query}").query), False, tuple(TYPES[name][0]))
         assert ("rows", "process") == (parsed.format, parsed.by)
-        assert [*Row.__annotations__] == [column["selector"] for column in query["columns"]]
+        assert [*TreeRow.__annotations__] == [column["selector"] for column in query["columns"]]

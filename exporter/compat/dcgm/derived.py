@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from exporter.compat.dcgm.field import Reading
 from exporter.compat.dcgm.fields import LINKS
-from exporter.nvml.snapshot import FAST, Event, Gpu, Readings, Snapshot, Values
+from exporter.nvml.snapshot import FAST, Event, Gpu, GpuSnapshot, Readings, Values
 
 WINDOW_SECONDS = 300
 MOST_EVENTS = 4096
@@ -80,7 +80,7 @@ class Derived:
             if number in history.xids or len(history.xids) < MOST_XIDS:
                 history.xids[number] += 1
 
-    def look(self, snapshot: Snapshot) -> None:
+    def look(self, snapshot: GpuSnapshot) -> None:
         """Takes the new readings of a snapshot; GPUs missing in the snapshot are forgotten."""
         with self._lock:
             present = {gpu.uuid for gpu in snapshot.gpus}

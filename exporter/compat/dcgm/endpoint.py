@@ -14,7 +14,7 @@ from exporter.compat.dcgm.aliases import Aliases
 from exporter.compat.dcgm.exposition import ParsedSeries, read
 from exporter.compat.dcgm.series import Entity, EntityField, Owner
 from exporter.model import Labels, Metric, Sample
-from exporter.nvml.snapshot import Gpu, Mig, Snapshot
+from exporter.nvml.snapshot import Gpu, GpuSnapshot, Mig
 
 MOST_BYTES = 16 << 20
 STALE = 3
@@ -97,7 +97,7 @@ class Passthrough:
         self._aliases = Aliases()
         self._metrics: dict[tuple[str, str, str], Metric] = {}
 
-    def samples(self, page: ScrapedPage, snapshot: Snapshot, owner: Owner) -> Iterator[Sample]:
+    def samples(self, page: ScrapedPage, snapshot: GpuSnapshot, owner: Owner) -> Iterator[Sample]:
         """Yields the series of a page; owners are looked up once for each GPU and instance."""
         entities = _entities(snapshot)
         owners: dict[tuple[str, str], Labels] = {}
@@ -128,7 +128,7 @@ def _uuid(labels: Labels) -> str:
     return next((labels[name] for name in _UUID_LABELS if labels.get(name)), "")
 
 
-def _entities(snapshot: Snapshot) -> dict[tuple[str, str], Entity]:
+def _entities(snapshot: GpuSnapshot) -> dict[tuple[str, str], Entity]:
     entities: dict[tuple[str, str], Entity] = {}
     for gpu in snapshot.gpus:
         entities[gpu.uuid, ""] = Entity(gpu)

@@ -27,7 +27,7 @@ _BACK = {field.name: (field.key, field.convert(1) if field.convert else 1) for f
 log = logging.getLogger(__name__)
 
 
-class Profiling(Supervisor[ChildProcess]):
+class DcgmProfiling(Supervisor[ChildProcess]):
     """Supervisor of the child that reads DCGM. `bindings` is the folder of pydcgm.py. Thread-safe."""
 
     settled_seconds = LONGEST_PAUSE

@@ -10,7 +10,7 @@ from exporter.compat.dcgm.csv import FieldRow
 from exporter.compat.dcgm.derived import WINDOW_SECONDS
 from exporter.compat.dcgm.field import Field, Reading
 from exporter.model import Labels, Metric, Sample
-from exporter.nvml.snapshot import SLOW, DriverVersions, Gpu, Mig, Snapshot, Values
+from exporter.nvml.snapshot import SLOW, DriverVersions, Gpu, GpuSnapshot, Mig, Values
 
 GPU_LABELS = ("gpu", "UUID", "pci_bus_id", "device", "modelName", "GPU_I_PROFILE", "GPU_I_ID")
 OWNER_LABELS = ("pod", "namespace", "container", "hpc_job")
@@ -47,7 +47,7 @@ def metric(row: FieldRow, name: str) -> Metric:
     return Metric(name, row.help, row.kind, labels=labels, literal=True)
 
 
-def entities(snapshot: Snapshot) -> Iterator[Entity]:
+def entities(snapshot: GpuSnapshot) -> Iterator[Entity]:
     """Yields the entities that dcgm-exporter shows: instances of GPUs with MIG, and GPUs without."""
     for gpu in snapshot.gpus:
         instances: dict[int, list[Mig]] = {}
@@ -59,7 +59,7 @@ def entities(snapshot: Snapshot) -> Iterator[Entity]:
             yield Entity(gpu)
 
 
-class Series:
+class DcgmSeries:
     """Series of rows. `which` is compat.dcgm.names, `hostname_labels` compat.hostname-label, `hostname` this node."""
 
     def __init__(self, rows: Sequence[FieldRow], which: str, hostname_labels: str, hostname: str) -> None:
@@ -75,7 +75,7 @@ class Series:
 
     def samples(
         self,
-        snapshot: Snapshot,
+        snapshot: GpuSnapshot,
         derived: Callable[[str], Mapping[str, Reading]],
         profiling: Callable[[Entity], Values],
         owner: Owner,

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from exporter.faults.xid.decode import bus_id
 from exporter.model import Labels
-from exporter.nvml.snapshot import Snapshot
+from exporter.nvml.snapshot import GpuSnapshot
 
 _MOST = 256
 
@@ -15,7 +15,7 @@ _MOST = 256
 class Directory:
     """Directory of GPUs. Entries stay when NVML no longer lists a GPU: a lost GPU is looked up here."""
 
-    def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
+    def __init__(self, snapshot: Callable[[], GpuSnapshot]) -> None:
         self._snapshot = snapshot
         self._gpus: dict[str, tuple[str, str]] = {}
         """Index (empty: not known) and UUID, by bus id."""

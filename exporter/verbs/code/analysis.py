@@ -19,7 +19,7 @@ from pathlib import Path
 
 from exporter import process_memory
 from exporter.bpf.elf import Elf, ElfError
-from exporter.bpf.file_worker import WORKER, File, TooLong
+from exporter.bpf.file_worker import WORKER, FileArgument, TooLong
 from exporter.bpf.library import Library, file_of
 from exporter.bpf.shares import Shares, User
 from exporter.bpf.trust import may_name
@@ -122,7 +122,7 @@ class Analysis:
         except (OSError, ElfError) as error:
             return ProviderFunctions({}, {"post_send": f"The file cannot be read: {error}."})
 
-    def seen(self, request: Request, provider: File) -> tuple[File | None, ProviderNames]:
+    def seen(self, request: Request, provider: FileArgument) -> tuple[FileArgument | None, ProviderNames]:
         """Return the libibverbs of a process, and the names that it and the provider have there.
 
         Nothing is believed of a process that may have mounted any file at any path.
@@ -134,15 +134,15 @@ class Analysis:
         mapped = sorted(_mapped(self._proc, request.pid), key=lambda file: file[1] != wanted)
         for path, shown in mapped[:_MOST_FILES]:
             with suppress(OSError, ElfError):
-                if WORKER.call(is_copy, provider, File(str(path), device=device)):
+                if WORKER.call(is_copy, provider, FileArgument(str(path), device=device)):
                     name = shown
                     break
         for path, shown in mapped:
             if shown.startswith("libibverbs.so"):
-                return File(str(path), device=device), ProviderNames(name, shown)
+                return FileArgument(str(path), device=device), ProviderNames(name, shown)
         return None, ProviderNames(name)
 
-    def _read(self, provider: File, verbs: File | None, names: ProviderNames) -> ProviderFunctions:
+    def _read(self, provider: FileArgument, verbs: FileArgument | None, names: ProviderNames) -> ProviderFunctions:
         try:
             found: ProviderFunctions = WORKER.call(find, provider, verbs, names)
         except TooLong as error:  # a second attempt would take as long

@@ -17,7 +17,7 @@ from typing import cast
 
 from exporter import process_memory
 from exporter.bpf.elf import Elf, ElfError, Function
-from exporter.bpf.file_worker import WORKER, File
+from exporter.bpf.file_worker import WORKER, FileArgument
 from exporter.bpf.library import Library, file_of
 from exporter.verbs.code import relocations
 from exporter.verbs.code.eh_frame import Frames
@@ -45,7 +45,7 @@ def offsets_in(library: Library, pid: int, addresses: Mapping[str, int], proc: P
     for start, end, offset in _code_mappings(process_memory.read(proc, pid, "maps", MAPS_BYTES)):
         inside = {op: offset + address - start for op, address in addresses.items() if start <= address < end}
         if inside:
-            mapped = File(str(folder / "map_files" / f"{start:x}-{end:x}"), device=library.identity[0])
+            mapped = FileArgument(str(folder / "map_files" / f"{start:x}-{end:x}"), device=library.identity[0])
             with suppress(ElfError):
                 found |= inside if WORKER.call(are_one, file_of(library), mapped) else {}
     return found

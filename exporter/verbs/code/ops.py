@@ -27,13 +27,13 @@ _RELEASE = re.compile(r"\.so\.\d+\.\d+\.(\d+)\.\d+$")
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class OpsLayout:
     """Offsets in bytes of the members of struct verbs_context_ops. `size` is that of the struct, in bytes."""
 
     offsets: Mapping[str, int]
     size: int
 
-    def agrees(self, other: Layout) -> bool:
+    def agrees(self, other: OpsLayout) -> bool:
         """Return whether members that both have are at the same offsets."""
         return all(self.offsets.get(name, offset) == offset for name, offset in other.offsets.items())
 
@@ -44,29 +44,29 @@ def release(file_name: str) -> int:
     return int(found[1]) if found else 0
 
 
-def of_release(number: int) -> Layout | None:
+def of_release(number: int) -> OpsLayout | None:
     """Return the layout in a release of rdma-core; None for an unknown release."""
     data = _data()
     if not data["oldest"] <= number <= data["newest"]:
         return None
     members = [name for name, span in data["members"].items() if span[0] <= number <= span[1]]
-    return Layout({name: POINTER * index for index, name in enumerate(members)}, POINTER * len(members))
+    return OpsLayout({name: POINTER * index for index, name in enumerate(members)}, POINTER * len(members))
 
 
-def of_abi(number: int) -> list[Layout]:
+def of_abi(number: int) -> list[OpsLayout]:
     """Return the layouts of releases with this private ABI, each once."""
     first, last = _data()["abi"].get(number, (1, 0))
     return _distinct(range(first, last + 1))
 
 
-def complete(calibrated: Layout) -> Layout:
+def complete(calibrated: OpsLayout) -> OpsLayout:
     """Return the layout with the members that no context has a copy of, if all releases that agree in everything else
     agree in these."""
     known = _distinct(range(_data()["oldest"], _data()["newest"] + 1))
     alike = [layout for layout in known if layout.size == calibrated.size and layout.agrees(calibrated)]
     if len(alike) != 1:
         return calibrated
-    return Layout({**alike[0].offsets, **calibrated.offsets}, calibrated.size)
+    return OpsLayout({**alike[0].offsets, **calibrated.offsets}, calibrated.size)
 
 
 def in_context() -> Mapping[str, int]:
@@ -75,7 +75,7 @@ def in_context() -> Mapping[str, int]:
     return offsets
 
 
-def calibrate(verbs: Elf) -> Layout:
+def calibrate(verbs: Elf) -> OpsLayout:
     """Return the layout by the code of verbs_set_ops in this libibverbs.
 
     Every member is loaded once from the table (second argument) and stored at the same offset, shifted by a constant,
@@ -100,7 +100,7 @@ def calibrate(verbs: Elf) -> Layout:
             raise ElfError(f"{SET_OPS} stores to a place that struct verbs_context does not have")
     if not offsets.keys() >= _CALIBRATION or len(set(offsets.values())) != len(offsets):
         raise ElfError(f"{SET_OPS} does not set all functions of a context")
-    return Layout(offsets, POINTER + max(copies.members))
+    return OpsLayout(offsets, POINTER + max(copies.members))
 
 
 @dataclass
@@ -159,7 +159,7 @@ class _Copies:
                 self.shifts.add(at - member)
 
 
-def _distinct(releases: range) -> list[Layout]:
+def _distinct(releases: range) -> list[OpsLayout]:
     layouts = [layout for number in releases if (layout := of_release(number))]
     return [layout for index, layout in enumerate(layouts) if layout not in layouts[:index]]
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from exporter.bpf.elf import Elf, ElfError, Function
 from exporter.verbs.code import ops, relocations, tables
 from exporter.verbs.code.eh_frame import Frames
-from exporter.verbs.code.ops import POINTER, Layout
+from exporter.verbs.code.ops import POINTER, OpsLayout
 from exporter.verbs.code.relocations import Relocations
 from exporter.verbs.code.tables import Tables
 
@@ -74,7 +74,7 @@ class ProviderFunctions:
     """A sentence where the library may have further versions of functions, known only when they are set."""
 
 
-class Refused(Exception):
+class UncertainProvider(Exception):
     """Nothing about this provider is certain; the text is a sentence."""
 
 
@@ -88,7 +88,7 @@ def find(provider: Elf, verbs: Elf | None, names: ProviderNames) -> ProviderFunc
     """
     try:
         return _find(provider, verbs if verbs and may_describe(verbs, provider) else None, names)
-    except Refused as refusal:
+    except UncertainProvider as refusal:
         return ProviderFunctions({}, dict.fromkeys(OPS, str(refusal)))
     except ElfError as error:
         return ProviderFunctions({}, dict.fromkeys(OPS, f"The file cannot be understood: {error}."))
@@ -102,14 +102,16 @@ def may_describe(verbs: Elf, provider: Elf) -> bool:
 def _find(provider: Elf, verbs: Elf | None, names: ProviderNames) -> ProviderFunctions:
     relocated = relocations.read(provider)
     if tables.SET_OPS not in relocated.imported.values():
-        raise Refused(f"It does not call {tables.SET_OPS} of libibverbs, so it is no provider.")
+        raise UncertainProvider(f"It does not call {tables.SET_OPS} of libibverbs, so it is no provider.")
     slots = _Slots(provider, relocated, Frames(provider))
     given = tables.find(provider, relocated, slots.frames)
     if not given.addresses:
-        raise Refused(f"Which table it gives to {tables.SET_OPS} is decided only when it runs.")
+        raise UncertainProvider(f"Which table it gives to {tables.SET_OPS} is decided only when it runs.")
     layouts = [layout for layout in _layouts(provider, verbs, names) if slots.fit(layout, given)]
     if not layouts:
-        raise Refused("Its table does not look like that of any release of rdma-core that it could belong to.")
+        raise UncertainProvider(
+            "Its table does not look like that of any release of rdma-core that it could belong to."
+        )
     found: dict[str, tuple[Function, ...]] = {}
     refused: dict[str, str] = {}
     unknown = False
@@ -131,7 +133,7 @@ def _find(provider: Elf, verbs: Elf | None, names: ProviderNames) -> ProviderFun
     return ProviderFunctions(found, refused, unknown, more if given.unresolved else "")
 
 
-def _layouts(provider: Elf, verbs: Elf | None, names: ProviderNames) -> list[Layout]:
+def _layouts(provider: Elf, verbs: Elf | None, names: ProviderNames) -> list[OpsLayout]:
     """Return the layouts that the provider's table may have. Raises Refused where the files contradict each other."""
     needed = relocations.private_abi(provider)
     release = ops.release(names.provider)
@@ -139,13 +141,13 @@ def _layouts(provider: Elf, verbs: Elf | None, names: ProviderNames) -> list[Lay
     calibrated = None
     if verbs is not None:
         if relocations.private_abi(verbs) != needed:
-            raise Refused("The libibverbs of the process has another private ABI than this provider needs.")
+            raise UncertainProvider("The libibverbs of the process has another private ABI than this provider needs.")
         with suppress(ElfError):
             calibrated = ops.complete(ops.calibrate(verbs))
     if calibrated is None:
         return [by_release] if by_release else ops.of_abi(needed)
     if by_release and not by_release.agrees(calibrated) and release != ops.release(names.verbs):
-        raise Refused("The libibverbs of the process is of another release than this provider.")
+        raise UncertainProvider("The libibverbs of the process is of another release than this provider.")
     return [calibrated]  # where both are of a release that should differ from it, they are a vendor's
 
 
@@ -156,7 +158,7 @@ class _Slots:
         self.frames = frames
         self._provider, self._relocated = provider, relocated
 
-    def fit(self, layout: Layout, given: Tables) -> bool:
+    def fit(self, layout: OpsLayout, given: Tables) -> bool:
         """Return whether each table has nothing but functions, and the tables have all that a provider implements."""
         present = {
             name

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from exporter.bpf.elf import AARCH64, Elf, ElfError, Part
+from exporter.bpf.elf import AARCH64, Elf, ElfError, LoadedPart
 from exporter.verbs.code.constant_propagation import MAX_CODE, Code
 from exporter.verbs.code.eh_frame import Frames
 from exporter.verbs.code.relocations import Relocations
@@ -102,7 +102,7 @@ def calls(elf: Elf, slots: Collection[int]) -> Iterator[int]:
         yield from through  # no stub: a function ends with the jump
 
 
-def _through_slot(part: Part, code: bytes, slots: Collection[int]) -> Iterator[tuple[int, bool]]:
+def _through_slot(part: LoadedPart, code: bytes, slots: Collection[int]) -> Iterator[tuple[int, bool]]:
     for match in _THROUGH_SLOT.finditer(code):
         next_at = part.address + match.start() + _THROUGH_SIZE
         if next_at + int.from_bytes(match[2], "little", signed=True) in slots:
@@ -123,7 +123,7 @@ def _words(code: bytes) -> list[int]:
     return memoryview(code[: len(code) // 4 * 4]).cast("I").tolist()
 
 
-def _arm_stubs(part: Part, words: list[int], slots: Collection[int]) -> Iterator[int]:
+def _arm_stubs(part: LoadedPart, words: list[int], slots: Collection[int]) -> Iterator[int]:
     for index, word in enumerate(words[:-1]):
         if word & _ADRP_X16[0] != _ADRP_X16[1] or words[index + 1] & _LDR_X17[0] != _LDR_X17[1]:
             continue
@@ -135,7 +135,7 @@ def _arm_stubs(part: Part, words: list[int], slots: Collection[int]) -> Iterator
                 yield at - 4
 
 
-def _arm_calls(part: Part, words: list[int], stubs: Collection[int]) -> Iterator[int]:
+def _arm_calls(part: LoadedPart, words: list[int], stubs: Collection[int]) -> Iterator[int]:
     """Yield the addresses of b and bl to a stub; a conditional branch does not reach that far."""
     mask, branch = _BRANCH
     for index in [index for index, word in enumerate(words) if word & mask == branch]:

@@ -7,14 +7,14 @@ from __future__ import annotations
 from collections import Counter
 
 from exporter.stack_profiles.bounds import REST, bounded
-from exporter.stack_profiles.model import Profile
+from exporter.stack_profiles.model import StackProfile
 from exporter.views.stack_profiles.tree import names
 
 MOST_CHARACTERS = 16 << 20
 """Characters of all lines, about; the values of further stacks are added up to one line."""
 
 
-def encode(profile: Profile, index: int = 0, by: str = "") -> bytes:
+def encode(profile: StackProfile, index: int = 0, by: str = "") -> bytes:
     """Return the lines of one value of a profile, sorted; values below 1 are left out, which the format has not."""
     lines: Counter[str] = Counter()
     left = MOST_CHARACTERS

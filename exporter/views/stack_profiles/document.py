@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 from exporter.stack_profiles.bounds import bounded, labels, printable
-from exporter.stack_profiles.model import Frame, Profile
+from exporter.stack_profiles.model import Frame, StackProfile
 
 
-def encode(profile: Profile) -> bytes:
+def encode(profile: StackProfile) -> bytes:
     """Return the document.
 
     Keys: types (name and unit of each), time and duration in seconds, comments, frames (name, file, line, kind,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 from exporter.nodename import node_name
-from exporter.stack_profiles.model import Profile
+from exporter.stack_profiles.model import StackProfile
 from exporter.views.stack_profiles import collapsed, document, pprof, rows, speedscope
 
 
-def written(profile: Profile, name: str, form: str, value: str = "", by: str = "") -> tuple[bytes, str, str]:
+def written(profile: StackProfile, name: str, form: str, value: str = "", by: str = "") -> tuple[bytes, str, str]:
     """Return a profile in a format (pprof, collapsed, speedscope, rows, json), its media type and a file name.
 
     `value` names a sample type, of formats that have one; empty for the first. `by` is a key of tree.BY, or empty.

@@ -16,7 +16,7 @@ from opentelemetry.proto.common.v1 import common_pb2 as common
 from exporter import __version__
 from exporter.resource import SCHEMA_URL
 from exporter.stack_profiles.bounds import bounded, labels, printable
-from exporter.stack_profiles.model import Frame, Profile, Sample
+from exporter.stack_profiles.model import Frame, StackProfile, StackSample
 from exporter.views.stack_profiles.pprof import KERNEL
 
 FRAME_TYPES = {"python": "cpython", "native": "native", "kernel": "kernel"}
@@ -28,11 +28,11 @@ ResourceOf = Callable[[Mapping[str, str]], Mapping[str, str | int]]
 """Returns the resource attributes of a process by the labels of its samples; `service.name` is among them."""
 
 
-def encode(profile: Profile, resource_of: ResourceOf) -> bytes:
+def encode(profile: StackProfile, resource_of: ResourceOf) -> bytes:
     """Return a request to export the profile: a resource for each process, and for each value a profile of its own."""
     request = service.ExportProfilesServiceRequest()
     tables = _Tables(request.dictionary)
-    groups: defaultdict[tuple[str, str], list[Sample]] = defaultdict(list)
+    groups: defaultdict[tuple[str, str], list[StackSample]] = defaultdict(list)
     for sample in bounded(profile).samples:
         groups[sample.labels.get("pid", ""), sample.labels.get("comm", "")].append(sample)
     for samples in groups.values():
@@ -48,7 +48,7 @@ def encode(profile: Profile, resource_of: ResourceOf) -> bytes:
 
 
 def _add(
-    out: Any, profile: Profile, index: int, rows: list[tuple[int, list[int], tuple[int, ...]]], tables: _Tables
+    out: Any, profile: StackProfile, index: int, rows: list[tuple[int, list[int], tuple[int, ...]]], tables: _Tables
 ) -> None:
     name, unit = profile.sample_types[index]
     out.sample_type.type_strindex, out.sample_type.unit_strindex = tables.string(name), tables.string(unit)
@@ -86,10 +86,10 @@ class _Tables:
             self._out.string_table.append(text)
         return self._strings[text]
 
-    def attributes(self, sample: Sample) -> list[int]:
+    def attributes(self, sample: StackSample) -> list[int]:
         return [self._attribute(ATTRIBUTES[name], it) for name, it in labels(sample).items() if name in ATTRIBUTES]
 
-    def stack(self, sample: Sample) -> int:
+    def stack(self, sample: StackSample) -> int:
         places = tuple(map(self._location, sample.stack))
         if places not in self._stacks:
             self._stacks[places] = len(self._stacks)

@@ -8,14 +8,14 @@ from __future__ import annotations
 import gzip
 
 from exporter.stack_profiles.bounds import bounded, labels, printable
-from exporter.stack_profiles.model import Frame, Profile, Sample, ValueType
+from exporter.stack_profiles.model import Frame, StackProfile, StackSample, ValueType
 from exporter.views.stack_profiles.protobuf import Message
 
 KERNEL = "[kernel.kallsyms]"
 """File name of the kernel's mapping, as perf has it."""
 
 
-def encode(profile: Profile) -> bytes:
+def encode(profile: StackProfile) -> bytes:
     """Return the profile, bounded, as a gzip file. Labels are strings; values below 0 (of a delta) stay below 0."""
     return gzip.compress(_Encoder().encode(bounded(profile)), 5, mtime=0)
 
@@ -30,7 +30,7 @@ class _Encoder:
         self._locations: dict[Frame, int] = {}
         self._locations_out: list[Message] = []
 
-    def encode(self, profile: Profile) -> bytes:
+    def encode(self, profile: StackProfile) -> bytes:
         samples = [self._sample(sample) for sample in profile.samples]
         out = Message()
         for kind in profile.sample_types:
@@ -57,7 +57,7 @@ class _Encoder:
     def _type(self, kind: ValueType) -> Message:
         return Message().number(1, self._string(kind[0])).number(2, self._string(kind[1]))
 
-    def _sample(self, sample: Sample) -> Message:
+    def _sample(self, sample: StackSample) -> Message:
         out = Message().packed(1, map(self._location, sample.stack)).packed(2, sample.values)
         for name, value in labels(sample).items():
             out.message(3, Message().number(1, self._string(name)).number(2, self._string(value)))

@@ -6,7 +6,7 @@ import json
 
 from exporter import __version__
 from exporter.stack_profiles.bounds import bounded, printable
-from exporter.stack_profiles.model import Profile
+from exporter.stack_profiles.model import StackProfile
 from exporter.views.stack_profiles.tree import group
 
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
@@ -16,7 +16,7 @@ _UNITS = {"bytes": "bytes"}
 _Place = tuple[str, str, int]
 
 
-def encode(profile: Profile, title: str, by: str = "") -> bytes:
+def encode(profile: StackProfile, title: str, by: str = "") -> bytes:
     """Return the profile as JSON; values below 1 are left out, which the format has not."""
     frames: dict[_Place, int] = {}
     stacks = []

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from exporter.stack_profiles.bounds import bounded, labels, printable
-from exporter.stack_profiles.model import Frame, Profile, Sample
+from exporter.stack_profiles.model import Frame, StackProfile, StackSample
 
 BY = {"process": ("comm", "pid"), "gpu": ("gpu_uuid",), "pod": ("pod",), "kind": ("kind",), "rank": ("rank",)}
 """What stacks can be grouped by, and the labels of that."""
@@ -18,16 +18,16 @@ DEEPER = "[further calls]"
 
 
 @dataclass(slots=True)
-class Node:
+class FrameNode:
     """A frame under its callers: the value of it with all it calls (`total`), and of itself alone (`own`)."""
 
     name: str
     total: int = 0
     own: int = 0
-    children: dict[str, Node] = field(default_factory=dict)
+    children: dict[str, FrameNode] = field(default_factory=dict)
 
 
-def names(sample: Sample, by: str = "") -> Iterator[str]:
+def names(sample: StackSample, by: str = "") -> Iterator[str]:
     """Yield the names of a stack from the root to the leaf, below the group that `by` (a key of BY) puts it in."""
     if by:
         yield group(sample, by)
@@ -41,16 +41,16 @@ def label(frame: Frame) -> str:
     return f"{name} ({file}:{frame.line})" if file and frame.line else name
 
 
-def group(sample: Sample, by: str) -> str:
+def group(sample: StackSample, by: str) -> str:
     """Return the name of a sample's group, such as `train (4711)`; `no pod` where there is none."""
     known = labels(sample)
     first, *others = (known[name] for name in BY[by] if name in known) if any(map(known.get, BY[by])) else ("",)
     return " ".join((first, *(f"({text})" for text in others))) if first else f"no {by}"
 
 
-def tree(profile: Profile, index: int = 0, by: str = "") -> Node:
+def tree(profile: StackProfile, index: int = 0, by: str = "") -> FrameNode:
     """Return the root of all stacks with a value above 0 at `index` of the sample types; others are left out."""
-    root, count = Node("total"), 0
+    root, count = FrameNode("total"), 0
     shown = (sample for sample in bounded(profile).samples if sample.values[index] > 0)
     for sample in sorted(shown, key=lambda sample: -sample.values[index]):
         value, node = sample.values[index], root
@@ -59,7 +59,7 @@ def tree(profile: Profile, index: int = 0, by: str = "") -> Node:
             full = name not in node.children and count >= MOST_NODES
             name = DEEPER if full else name
             count += name not in node.children
-            node = node.children.setdefault(name, Node(name))
+            node = node.children.setdefault(name, FrameNode(name))
             node.total += value
             if full:
                 break

@@ -19,7 +19,7 @@ import pytest
 from exporter.bpf import file_worker, placement
 from exporter.bpf import find_places as finding
 from exporter.bpf.elf import Elf, ElfError, TakesLonger
-from exporter.bpf.file_worker import ChildError, File, Stuck, TooLong, Worker
+from exporter.bpf.file_worker import ChildError, FileArgument, FileWorker, Stuck, TooLong
 from exporter.bpf.find_places import find_places
 from exporter.bpf.library import Library, search
 from exporter.verbs.code.providers import ProviderFunctions, ProviderNames, find
@@ -34,8 +34,8 @@ PROGRAM = Path(sys.executable).resolve()
 
 
 @pytest.fixture
-def worker() -> Iterator[Worker]:
-    made = Worker(idle=5, patience=1)
+def worker() -> Iterator[FileWorker]:
+    made = FileWorker(idle=5, patience=1)
     yield made
     made.close()
 
@@ -45,10 +45,10 @@ def library(path: Path) -> Library:
         return Library((0, 0), str(path), str(path), elf.machine, elf.build_id, elf.functions(None))
 
 
-def test_call(worker: Worker) -> None:
+def test_call(worker: FileWorker) -> None:
     """A result, an error and a file come through."""
     assert 7 == worker.call(file_worker_calls.number, "7")
-    found = worker.call(find, File(str(PROGRAM)), None, ProviderNames("python"))
+    found = worker.call(find, FileArgument(str(PROGRAM)), None, ProviderNames("python"))
     with Elf.open(PROGRAM) as elf:
         assert isinstance(found, ProviderFunctions)
         assert found == find(elf, None, ProviderNames("python"))
@@ -58,18 +58,18 @@ def test_call(worker: Worker) -> None:
         worker.call(file_worker_calls.number, "x")
 
 
-def test_files(worker: Worker, tmp_path: Path) -> None:
+def test_files(worker: FileWorker, tmp_path: Path) -> None:
     """A file is the one that is expected, and a regular one; one that is held stays what it is."""
     found = PROGRAM.stat()
-    file = File(str(PROGRAM), found.st_size, found.st_mtime_ns)
+    file = FileArgument(str(PROGRAM), found.st_size, found.st_mtime_ns)
     assert found.st_size == worker.call(file_worker_calls.size, file)
-    for other in (File(str(PROGRAM), 1, found.st_mtime_ns), File(str(PROGRAM), found.st_size, 1)):
+    for other in (FileArgument(str(PROGRAM), 1, found.st_mtime_ns), FileArgument(str(PROGRAM), found.st_size, 1)):
         with pytest.raises(FileNotFoundError):
             worker.call(file_worker_calls.size, other)
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/null"), tmp_path):
         with pytest.raises(ElfError, match="not a regular file"):
-            worker.call(file_worker_calls.size, File(str(path)))
+            worker.call(file_worker_calls.size, FileArgument(str(path)))
     result, held = worker.call_and_hold(file_worker_calls.size, file)
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.read(held.descriptor, 1)
@@ -78,9 +78,9 @@ def test_files(worker: Worker, tmp_path: Path) -> None:
     os.close(held.descriptor)
 
 
-def test_a_slice_of_time(worker: Worker, tmp_path: Path) -> None:
+def test_a_slice_of_time(worker: FileWorker, tmp_path: Path) -> None:
     """What takes longer than its slice is stopped without ending the child; the same file is read without one."""
-    path = File(str(sparse(tmp_path / "sparse.so")))
+    path = FileArgument(str(sparse(tmp_path / "sparse.so")))
     assert 3 == worker.call(file_worker_calls.number, "3")
     child = worker.child
     with pytest.raises(TakesLonger):
@@ -102,7 +102,7 @@ def test_same_places() -> None:
 
 def test_ends_when_idle() -> None:
     """Both processes end without work, and the next call has others."""
-    worker = Worker(idle=0.2)
+    worker = FileWorker(idle=0.2)
     worker.call(file_worker_calls.number, "7")
     first = worker.child
     assert first and first.process.wait(20) == 0
@@ -114,7 +114,7 @@ def test_ends_when_idle() -> None:
     worker.close()
 
 
-def test_crash(worker: Worker) -> None:
+def test_crash(worker: FileWorker) -> None:
     """A child that dies is replaced once; who dies again is an error of that call only."""
     worker.call(file_worker_calls.number, "7")
     for kill in (lambda child: child.process.pid, lambda child: child.reader):
@@ -128,7 +128,7 @@ def test_crash(worker: Worker) -> None:
 
 def test_too_much_work() -> None:
     """What takes too much of the processor is ended, by its own time and not by the clock; it is counted."""
-    worker = Worker(seconds=0.3, patience=60)
+    worker = FileWorker(seconds=0.3, patience=60)
     assert worker.call(file_worker_calls.wait, 1.0) is None
     with pytest.raises(TooLong, match="of the processor"):
         worker.call(file_worker_calls.work, 60.0)
@@ -140,7 +140,7 @@ def test_too_much_work() -> None:
 
 def test_slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the processor is slower there is as much more time."""
-    worker = Worker(seconds=0.2)
+    worker = FileWorker(seconds=0.2)
     worker.call(file_worker_calls.number, "7")
     assert worker.child
     worker.child.slowness = 20.0
@@ -148,7 +148,7 @@ def test_slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     worker.close()
 
 
-def test_hang(worker: Worker) -> None:
+def test_hang(worker: FileWorker) -> None:
     """A child that does nothing at all is given up."""
     with pytest.raises(Stuck):
         worker.call(file_worker_calls.wait, 300.0)
@@ -158,7 +158,7 @@ def test_hang(worker: Worker) -> None:
 
 def test_interrupted() -> None:
     """A thread that waits for a child is interrupted when the exporter ends."""
-    worker = Worker(patience=300)
+    worker = FileWorker(patience=300)
     failed: list[BaseException] = []
 
     def run() -> None:
@@ -179,9 +179,9 @@ def test_interrupted() -> None:
     worker.close()
 
 
-def test_a_stopped_child_is_no_stuck_device(worker: Worker) -> None:
+def test_a_stopped_child_is_no_stuck_device(worker: FileWorker) -> None:
     """A child that somebody stops is replaced, and its file's device is not blamed: the file is read at once again."""
-    file = File(str(PROGRAM), device=PROGRAM.stat().st_dev)
+    file = FileArgument(str(PROGRAM), device=PROGRAM.stat().st_dev)
     assert PROGRAM.stat().st_size == worker.call(file_worker_calls.size, file)
     assert worker.child
     os.kill(worker.child.reader, signal.SIGSTOP)
@@ -192,8 +192,8 @@ def test_a_stopped_child_is_no_stuck_device(worker: Worker) -> None:
 
 def test_interrupted_is_not_stuck() -> None:
     """Whoever reads files next, after a reload, reads those of the same device: nothing was wrong with it."""
-    worker = Worker(patience=300)
-    file = File(str(PROGRAM), device=PROGRAM.stat().st_dev)
+    worker = FileWorker(patience=300)
+    file = FileArgument(str(PROGRAM), device=PROGRAM.stat().st_dev)
     worker.call(file_worker_calls.size, file)
     over = threading.Event()
 
@@ -213,7 +213,7 @@ def test_interrupted_is_not_stuck() -> None:
 
 def test_an_ended_child_is_seen_once() -> None:
     """Two threads that look at an ended child close its descriptor once: the number may be another's by then."""
-    worker = Worker()
+    worker = FileWorker()
     worker.call(file_worker_calls.number, "7")
     child = worker.child
     assert child
@@ -239,17 +239,17 @@ def test_an_ended_child_is_seen_once() -> None:
     worker.close()
 
 
-def test_hung_file_system(worker: Worker, hung: fuse.Hung) -> None:
+def test_hung_file_system(worker: FileWorker, hung: fuse.Hung) -> None:
     """A file that is never read costs one child, which cannot be killed: its device is left alone, others are read.
 
     Once the mount is gone so is the child.
     """
     device = hung.path.stat().st_dev
-    file = File(str(hung.path), device=device)
+    file = FileArgument(str(hung.path), device=device)
     with pytest.raises(Stuck):
         worker.call(file_worker_calls.size, file)
     assert 1 == worker.abandoned
-    assert PROGRAM.stat().st_size == worker.call(file_worker_calls.size, File(str(PROGRAM), device=1))
+    assert PROGRAM.stat().st_size == worker.call(file_worker_calls.size, FileArgument(str(PROGRAM), device=1))
     spent = worker.spent()
     with pytest.raises(Stuck):
         worker.call(file_worker_calls.size, file)
@@ -259,11 +259,11 @@ def test_hung_file_system(worker: Worker, hung: fuse.Hung) -> None:
         time.sleep(0.01)
 
 
-def test_many_hung_file_systems(worker: Worker, hung: fuse.Hung, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_hung_file_systems(worker: FileWorker, hung: fuse.Hung, monkeypatch: pytest.MonkeyPatch) -> None:
     """No more than MOST_STUCK children are given up."""
     monkeypatch.setattr(file_worker, "MOST_STUCK", 1)
     with pytest.raises(Stuck):
-        worker.call(file_worker_calls.size, File(str(hung.path), device=5))
+        worker.call(file_worker_calls.size, FileArgument(str(hung.path), device=5))
     with pytest.raises(Stuck):
         worker.call(file_worker_calls.number, "7")
     assert worker.child is None
@@ -274,7 +274,7 @@ def test_many_hung_file_systems(worker: Worker, hung: fuse.Hung, monkeypatch: py
 
 def answered(monkeypatch: pytest.MonkeyPatch, answer: bytes) -> Any:
     """What a call makes of an answer."""
-    worker = Worker()
+    worker = FileWorker()
     monkeypatch.setattr(worker, "_request", lambda message, device: (answer, None))
     return worker.call(file_worker_calls.number, "7")
 
@@ -314,13 +314,13 @@ def test_honest_answers(monkeypatch: pytest.MonkeyPatch) -> None:
         answered(monkeypatch, json.dumps({"error": ["os", 13, "denied"]}).encode())
 
 
-def test_wrong_type(worker: Worker) -> None:
+def test_wrong_type(worker: FileWorker) -> None:
     """A result that is not what is declared is none."""
     with pytest.raises(ChildError, match="nonsense"):
         worker.call(file_worker_calls.lie)
 
 
-def test_confined(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_confined(worker: FileWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     """The child inherits no secret, has no capability and little memory; it cannot start, signal, connect or write."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=secret")
     assert {"OTEL_EXPORTER_OTLP_HEADERS"}.isdisjoint(worker.call(file_worker_calls.environment))
@@ -346,7 +346,7 @@ def test_a_lower_limit_of_memory() -> None:
     assert ("7\n", "") == (done.stdout, done.stderr)
 
 
-def test_threads(worker: Worker) -> None:
+def test_threads(worker: FileWorker) -> None:
     """Calls of many threads are each answered with their own result."""
     results: dict[int, int] = {}
 
@@ -361,11 +361,11 @@ def test_threads(worker: Worker) -> None:
     assert {number: number for number in range(20)} == results
 
 
-def test_no_descriptors_are_left(worker: Worker) -> None:
+def test_no_descriptors_are_left(worker: FileWorker) -> None:
     """Neither calls nor ended children leave a descriptor open."""
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(3):
-        worker.call(file_worker_calls.size, File(str(PROGRAM)))
+        worker.call(file_worker_calls.size, FileArgument(str(PROGRAM)))
         with pytest.raises(ChildError):
             worker.call(file_worker_calls.leave, 3)
     assert before == len(list(Path("/proc/self/fd").iterdir()))
@@ -375,7 +375,7 @@ def test_no_child(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no process can be started, probes are at the symbols."""
     program = library(PROGRAM)
     monkeypatch.setattr(sys, "executable", "/nonexistent")
-    monkeypatch.setattr(finding, "WORKER", Worker())
+    monkeypatch.setattr(finding, "WORKER", FileWorker())
     found = find_places(program, list(program.functions)[:100]).found
     assert found
     assert all(not it.moved and it.offset == program.functions[name].offset for name, it in found.items())
@@ -383,7 +383,7 @@ def test_no_child(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_hello_of_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """A child that ends before it has begun is an error."""
-    worker = Worker()
+    worker = FileWorker()
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(ChildError, match="died"):
         worker.call(file_worker_calls.number, "7")

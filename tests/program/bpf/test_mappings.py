@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.bpf.mappings import File, ProcLister
+from exporter.bpf.mappings import MappedFile, ProcLister
 from tests.unit.bpf.mapped import END, PID, START, STAT, Proc
 
 
@@ -24,7 +24,7 @@ def test_executable_files_are_listed(proc: Proc, built: Path) -> None:
     [mapping] = ProcLister(proc.root).everything()
     found = built.stat()
     assert (PID, START, END) == (mapping.pid, mapping.start, mapping.end)
-    assert File(0, number, found.st_size, found.st_mtime_ns, 8 << 20 | 1, 0) == mapping.file
+    assert MappedFile(0, number, found.st_size, found.st_mtime_ns, 8 << 20 | 1, 0) == mapping.file
 
 
 def test_overlays_of_one_layer_are_one_file(proc: Proc, built: Path) -> None:

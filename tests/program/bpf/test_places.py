@@ -18,7 +18,7 @@ from exporter.bpf.library import KeepingInterest, Library
 from exporter.bpf.mappings import Mapping
 from exporter.bpf.probe import Probes
 from exporter.bpf.safety import Protection
-from exporter.bpf.users import Users
+from exporter.bpf.users import LibraryUsers
 from tests.unit.bpf.mapped import PID, Proc, Recorder
 
 PLACES, EACH = 12, 4
@@ -210,8 +210,8 @@ def test_the_end_of_a_process_that_has_lost_its_library(node: Node, monkeypatch:
     """The interest is given its end once, and no earlier, where the library was probed again meanwhile."""
     ended: list[int] = []
     monkeypatch.setattr(node.interest, "processes_ended", ended.extend)
-    monkeypatch.setattr(Users, "open_pidfd", lambda self, pid: -1)
-    users = Users(select.epoll())
+    monkeypatch.setattr(LibraryUsers, "open_pidfd", lambda self, pid: -1)
+    users = LibraryUsers(select.epoll())
     for user in USERS[:3]:
         for number in range(EACH):
             pid = user * 10 + number

@@ -13,11 +13,11 @@ import pytest
 
 from exporter import descriptors
 from exporter.bpf.attached import Attached
-from exporter.bpf.file_worker import Held
+from exporter.bpf.file_worker import OpenFile
 from exporter.bpf.hints import Hints
 from exporter.bpf.library import Library
-from exporter.bpf.mappings import File
-from exporter.bpf.users import BATCH_MOST, BATCH_SECONDS, Users
+from exporter.bpf.mappings import MappedFile
+from exporter.bpf.users import BATCH_MOST, BATCH_SECONDS, LibraryUsers
 from exporter.bpf.watch import Exec
 
 
@@ -47,19 +47,19 @@ class Interest:
 
 
 @pytest.fixture
-def users() -> Iterator[Users]:
+def users() -> Iterator[LibraryUsers]:
     with select.epoll() as poll:
-        made = Users(poll)
+        made = LibraryUsers(poll)
         yield made
         made.close()
 
 
 def attached(*interests: Interest, number: int = 1) -> Attached:
     library = Library((0, number), "/a/lib.so", "lib.so", 62, "", {})
-    return Attached(library, File(0, number, 0, 0, 0, 0), Held(-1, 0), 0, [(it, it) for it in interests], 0)
+    return Attached(library, MappedFile(0, number, 0, 0, 0, 0), OpenFile(-1, 0), 0, [(it, it) for it in interests], 0)
 
 
-def test_a_library_that_is_overwritten_again_and_again(users: Users) -> None:
+def test_a_library_that_is_overwritten_again_and_again(users: LibraryUsers) -> None:
     """Of the detached libraries of a process only so many are kept that every interest that got it gets its end."""
     one, two, pid = Interest(), Interest(), os.getpid()
     for number in range(100):
@@ -77,7 +77,7 @@ def test_a_library_that_is_overwritten_again_and_again(users: Users) -> None:
     assert ([pid], [pid]) == (one.ended, two.ended)
 
 
-def test_processes_leave_the_reserve_of_descriptors(users: Users, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_leave_the_reserve_of_descriptors(users: LibraryUsers, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process is known also where there is no descriptor for its end, which is found at the next listing then."""
     monkeypatch.setattr(descriptors, "ceiling", lambda: 3)
     interest, before = Interest(), len(os.listdir("/proc/self/fd"))  # noqa: PTH208
@@ -87,7 +87,7 @@ def test_processes_leave_the_reserve_of_descriptors(users: Users, monkeypatch: p
     assert [(os.getpid(), True)] == interest.started
 
 
-def test_an_interest_that_is_attached_later(users: Users) -> None:
+def test_an_interest_that_is_attached_later(users: LibraryUsers) -> None:
     """A late interest gets the processes that use the library, once, and not as if seen from their first calls."""
     early, late, pid = Interest(), Interest(), os.getpid()
     library = attached(early)
@@ -102,7 +102,7 @@ def test_an_interest_that_is_attached_later(users: Users) -> None:
     assert ([pid], [pid]) == (early.ended, late.ended)
 
 
-def test_ends_come_in_batches(users: Users) -> None:
+def test_ends_come_in_batches(users: LibraryUsers) -> None:
     """Interests get many ends at once, of users of their libraries and of unlisted processes, within a known time."""
     mine, others = attached(one := Interest()), attached(another := Interest())
     pid = os.getpid()
@@ -125,7 +125,7 @@ def test_ends_come_in_batches(users: Users) -> None:
     assert users.next_due == float("inf") and not users.any_queued([70001, pid]) and pid not in users
 
 
-def test_many_ends_do_not_wait(users: Users) -> None:
+def test_many_ends_do_not_wait(users: LibraryUsers) -> None:
     """Rows of ended processes take places of others, so the number of queued ends is limited."""
     users.queue_ends([], range(1, BATCH_MOST + 2))
     assert users.next_due <= time.monotonic()
@@ -134,7 +134,7 @@ def test_many_ends_do_not_wait(users: Users) -> None:
 def test_an_end_wakes_up_once() -> None:
     """The end of a process that waits for others is no reason to be awake."""
     with select.epoll() as poll:
-        users = Users(poll)
+        users = LibraryUsers(poll)
         process = subprocess.Popen(["sleep", "60"])
         users.use(process.pid, 1, attached(Interest()), 0)
         process.kill()
@@ -144,7 +144,7 @@ def test_an_end_wakes_up_once() -> None:
         users.close()
 
 
-def test_exec_is_known_at_once(users: Users) -> None:
+def test_exec_is_known_at_once(users: LibraryUsers) -> None:
     """A library that was mapped before the exec was noticed may have been called: not every call of it was seen."""
     interest, pid = Interest(), os.getpid()
     library = attached(interest)
@@ -161,7 +161,7 @@ def test_exec_is_known_at_once(users: Users) -> None:
     assert [(pid, True), (pid, False), (pid, True)] == interest.started
 
 
-def test_exec_while_processes_are_listed(users: Users) -> None:
+def test_exec_while_processes_are_listed(users: LibraryUsers) -> None:
     """Which program was looked at is not known: the process is to be listed again, and its image decides."""
     interest, pid = Interest(), os.getpid()
     library = attached(interest)
@@ -184,7 +184,7 @@ def record_of(number: int, name: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("file", [(1, b"/overlay/lib.so"), (77, b"/another/name"), (77, b"")])
-def test_exec_before_the_process_was_looked_at(users: Users, file: tuple[int, bytes]) -> None:
+def test_exec_before_the_process_was_looked_at(users: LibraryUsers, file: tuple[int, bytes]) -> None:
     """Where it had mapped an attached file before, what was counted is the earlier program's."""
     interest, hints, place = Interest(), Hints(), (1, record_of(*file))
     library = attached(interest, number=77)
@@ -198,7 +198,7 @@ def test_exec_before_the_process_was_looked_at(users: Users, file: tuple[int, by
 
 
 @pytest.mark.parametrize("file", [record_of(78, b"/usr/bin/nsenter"), record_of(0, b""), b"", b"short"])
-def test_a_wrapper_is_not_what_is_counted(users: Users, file: bytes) -> None:
+def test_a_wrapper_is_not_what_is_counted(users: LibraryUsers, file: bytes) -> None:
     """What a process calls after exec stays its own, however late the exec is noticed, where the program before it had
     mapped no attached file.
     """

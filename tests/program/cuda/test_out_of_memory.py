@@ -12,7 +12,7 @@ from exporter.cuda import out_of_memory
 from exporter.cuda.functions import FUNCTIONS
 from exporter.cuda.out_of_memory import OutOfMemory
 from exporter.model import Labels
-from exporter.stack_profiles.model import Profile
+from exporter.stack_profiles.model import StackProfile
 from exporter.stack_profiles.published import StackProfiles
 from tests import made_up_profiles as made_up
 from tests.support import until
@@ -43,7 +43,7 @@ class Node:
             self.profiles, self.inuse, lambda number: made_up.KV_CACHE if number == 23 else (), self.labels, MEMORY
         )
 
-    def inuse(self) -> Profile:
+    def inuse(self) -> StackProfile:
         self.gate.wait(10)
         made = made_up.inuse()
         pinned = replace(made.samples[0], labels={**made_up.SERVE, "kind": "pinned_host"})

@@ -16,7 +16,7 @@ from exporter import discover, option_sources, settings
 from exporter.collectors import dcgm
 from exporter.collectors.dcgm import Dcgm, configure
 from exporter.model import Sample, Unavailable
-from exporter.nvml.snapshot import Event, GpuProcess, Snapshot
+from exporter.nvml.snapshot import Event, GpuProcess, GpuSnapshot
 from exporter.options import SettingsError
 from tests.program.dcgm.test_endpoint import give, served
 from tests.program.dcgm.test_profiling import BINDINGS, GPUS
@@ -123,7 +123,7 @@ def test_shows_what_nvml_read(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_nvml() -> None:
     """Without NVML the collector is unavailable, with NVML's reason."""
     made = MadeGpus()
-    made.now = Snapshot("absent", "libnvidia-ml.so.1 is not there")
+    made.now = GpuSnapshot("absent", "libnvidia-ml.so.1 is not there")
     with running(made, compat_dcgm=True) as subject, pytest.raises(Unavailable, match="libnvidia-ml.so.1 is not there"):
         list(subject.collect())
 
@@ -204,7 +204,7 @@ def test_beside_a_dcgm_exporter() -> None:
 def test_only_a_dcgm_exporter() -> None:
     """Without NVML the page's series are shown; a failure of the page is a metric and a problem."""
     made = MadeGpus()
-    made.now = Snapshot("absent", "no library")
+    made.now = GpuSnapshot("absent", "no library")
     with served(give(PAGE.encode())) as url, running(made, dcgm_url=url, dcgm_interval=1.0) as subject:
         found = values_once(lambda: list(subject.collect()), lambda found: "DCGM_FI_DEV_GPU_TEMP 0" in found)
         assert {"DCGM_FI_DEV_GPU_TEMP 0", "DCGM_FI_PROF_SM_ACTIVE 0"} == {

@@ -11,7 +11,7 @@ import pytest
 
 from exporter.compat.dcgm.engine import EMBEDDED, ProfilingReading, decode, encode
 from exporter.compat.dcgm.fields import FIELDS
-from exporter.compat.dcgm.profiling import Profiling
+from exporter.compat.dcgm.profiling import DcgmProfiling
 from exporter.nvml.snapshot import Readings
 from tests.support import until
 
@@ -48,13 +48,13 @@ def scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scenario:
 
 
 @pytest.fixture
-def subject(scenario: Scenario) -> Iterator[Profiling]:
-    made = Profiling(BINDINGS, "localhost", 0.2)
+def subject(scenario: Scenario) -> Iterator[DcgmProfiling]:
+    made = DcgmProfiling(BINDINGS, "localhost", 0.2)
     yield made
     made.close()
 
 
-def test_values(subject: Profiling) -> None:
+def test_values(subject: DcgmProfiling) -> None:
     """Profiling fields of each GPU have exact values by name; blanks and other fields are absent."""
     subject.start()
     until(lambda: subject.values("GPU-1"))
@@ -67,7 +67,7 @@ def test_values(subject: Profiling) -> None:
     assert ({}, "", True) == (subject.values("GPU-7"), subject.failure, (subject.age() or 9) < 2)
 
 
-def test_in_units_of_nvml(subject: Profiling) -> None:
+def test_in_units_of_nvml(subject: DcgmProfiling) -> None:
     """Readings for snapshots have NVML's keys and units: percent, and MiB per second."""
     subject.start()
     until(subject.readings)
@@ -78,7 +78,7 @@ def test_in_units_of_nvml(subject: Profiling) -> None:
     assert isinstance(readings["GPU-0"], Readings)
 
 
-def test_watch(subject: Profiling, scenario: Scenario) -> None:
+def test_watch(subject: DcgmProfiling, scenario: Scenario) -> None:
     """The host engine watches the profiling fields at our interval; the watch ends with the child."""
     subject.start()
     until(lambda: len(scenario.calls("GetLatest")) > 1)
@@ -92,7 +92,7 @@ def test_watch(subject: Profiling, scenario: Scenario) -> None:
     assert [[]] == scenario.calls("UnwatchFields") == scenario.calls("Delete") == scenario.calls("Shutdown")
 
 
-def test_gpus_that_lack_fields(subject: Profiling, scenario: Scenario) -> None:
+def test_gpus_that_lack_fields(subject: DcgmProfiling, scenario: Scenario) -> None:
     """Only fields of all GPUs with profiling are watched, and GPUs without are left out: else DCGM refuses all."""
     scenario.set(
         gpus=[{**GPUS[0], "fields": [1001, 1004]}, {**GPUS[1], "fields": [1004, 1005]}, {**GPUS[1], "fields": []}]
@@ -104,7 +104,7 @@ def test_gpus_that_lack_fields(subject: Profiling, scenario: Scenario) -> None:
     assert [[[0, 1]]] == scenario.calls("GetGroupWithGpuIds")
 
 
-def test_no_profiling(subject: Profiling, scenario: Scenario) -> None:
+def test_no_profiling(subject: DcgmProfiling, scenario: Scenario) -> None:
     """GPUs without profiling are an error with a reason."""
     scenario.set(gpus=[{**GPUS[0], "fields": []}])
     subject.start()
@@ -113,7 +113,7 @@ def test_no_profiling(subject: Profiling, scenario: Scenario) -> None:
 
 def test_embedded(scenario: Scenario) -> None:
     """Without a host engine one runs in the child: the bindings get no address."""
-    subject = Profiling(BINDINGS, EMBEDDED, 0.2)
+    subject = DcgmProfiling(BINDINGS, EMBEDDED, 0.2)
     subject.start()
     until(lambda: scenario.calls("DcgmHandle"))
     subject.close()
@@ -129,7 +129,7 @@ def test_embedded(scenario: Scenario) -> None:
         ({"crash": "DcgmHandle"}, "the child crashed or was killed"),
     ],
 )
-def test_fails(subject: Profiling, scenario: Scenario, words: dict[str, str], expected: str) -> None:
+def test_fails(subject: DcgmProfiling, scenario: Scenario, words: dict[str, str], expected: str) -> None:
     """An exception or a crash in the bindings is reported; a new child, after a pause, gives values again."""
     scenario.set(**words)
     subject.start()
@@ -141,7 +141,7 @@ def test_fails(subject: Profiling, scenario: Scenario, words: dict[str, str], ex
     assert subject.values("GPU-0")
 
 
-def test_hangs(subject: Profiling, scenario: Scenario) -> None:
+def test_hangs(subject: DcgmProfiling, scenario: Scenario) -> None:
     """Values are valid for three intervals after a call that hangs; the child is replaced."""
     subject.start()
     until(lambda: subject.values("GPU-0"))
@@ -155,7 +155,7 @@ def test_hangs(subject: Profiling, scenario: Scenario) -> None:
 
 def test_no_bindings(tmp_path: Path, scenario: Scenario) -> None:
     """The error about a folder without the bindings has the missing module."""
-    subject = Profiling(tmp_path, "localhost", 0.2)
+    subject = DcgmProfiling(tmp_path, "localhost", 0.2)
     subject.start()
     until(lambda: "pydcgm" in subject.failure)
     subject.close()

@@ -18,7 +18,7 @@ from exporter.faults import metrics
 from exporter.faults.xid.metrics import XIDS
 from exporter.kmsg.kernel_log import KernelLog, KmsgSettings
 from exporter.model import Metric
-from exporter.nvml.snapshot import Gpu, GpuIdentity, Readings, Snapshot
+from exporter.nvml.snapshot import Gpu, GpuIdentity, GpuSnapshot, Readings
 from exporter.options import SettingsError
 from exporter.profile import Profile
 from exporter.reduction import Reduction
@@ -271,9 +271,9 @@ def test_nvml(make: Callable[..., Faults]) -> None:
     assert not [it for it in found if it[0].startswith(("hw_", "gpu_"))]
 
 
-def snapshot(state: str, read: dict[str, int]) -> Snapshot:
+def snapshot(state: str, read: dict[str, int]) -> GpuSnapshot:
     sets = {"fast": Readings(0.0, read)} if read else {}
-    return Snapshot("running", gpus=(Gpu(GpuIdentity("GPU-1", 0, "H100", "00000000:18:00.0"), state, sets),))
+    return GpuSnapshot("running", gpus=(Gpu(GpuIdentity("GPU-1", 0, "H100", "00000000:18:00.0"), state, sets),))
 
 
 def test_other_controllers() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from exporter.collectors.faults import FLAGS, configure
 from exporter.faults import clock, machine, metrics
-from exporter.faults.processes import Processes
+from exporter.faults.processes import ProcessScan
 from exporter.model import Metric, Sample
 from exporter.options import SettingsError
 from tests.unit.infiniband.trees import write
@@ -30,7 +30,7 @@ class Machine:
         self.proc, self.now, self.listed = proc, 0.0, [7]
         self.host = True
         write(proc / "driver/nvidia/version", "NVRM version")
-        self.processes = Processes(proc, lambda: self.listed, lambda: self.host, lambda: self.now)
+        self.processes = ProcessScan(proc, lambda: self.listed, lambda: self.host, lambda: self.now)
 
     def thread(self, pid: int, tid: int, state: str, switches: int, name: str = "python3") -> None:
         write(self.proc / f"{pid}/comm", name)
@@ -155,7 +155,7 @@ def test_a_real_process(tmp_path: Path) -> None:
     write(tmp_path / "driver/nvidia/version", "NVRM version")
     (tmp_path / str(process.pid)).symlink_to(f"/proc/{process.pid}")
     try:
-        found = Processes(tmp_path, lambda: [process.pid], lambda: True).samples()
+        found = ProcessScan(tmp_path, lambda: [process.pid], lambda: True).samples()
         assert {"": 0} == values(found, metrics.BLOCKED)
     finally:
         process.kill()
@@ -176,7 +176,7 @@ def test_the_clock() -> None:
 
 def test_the_clock_by_state(monkeypatch: pytest.MonkeyPatch) -> None:
     """An unsynchronized clock has no greatest error."""
-    for state, expected in ((clock.Clock(True, 0.25), {"": 0.25}), (clock.Clock(False, 16.0), {})):
+    for state, expected in ((clock.ClockStatus(True, 0.25), {"": 0.25}), (clock.ClockStatus(False, 16.0), {})):
         monkeypatch.setattr(clock, "read", lambda state=state: state)
         samples = list(clock.samples())
         assert {"": int(state.synchronized)} == values(samples, metrics.CLOCK_SYNCHRONIZED)

@@ -8,7 +8,7 @@ from math import inf
 
 import pytest
 
-from exporter.governor.governor import Governor, Watch
+from exporter.governor.governor import Governed, Governor
 from tests.support import until
 from tests.unit.governor.jobs import TRAP, Clock, File, Job, Subject
 
@@ -22,7 +22,7 @@ class Node:
         self.clock = Clock()
         self.files = [File(self.clock, it, name=f"/{number}.so") for number, it in enumerate(jobs)]
         self.subject = Subject(*self.files, threads=threads, unit_bound=unit_bound)
-        self.watch = Watch(self.subject, BOUND, self.clock, random.Random(7).random)
+        self.watch = Governed(self.subject, BOUND, self.clock, random.Random(7).random)
 
     def run(self, seconds: float, each: Callable[[], object] = lambda: None) -> None:
         end = self.clock.now + seconds
@@ -307,7 +307,7 @@ def test_probes_of_two_collectors_share_a_process() -> None:
     files = File(clock, {1: launches}, name="/libcuda.so.1"), File(clock, {1: messages}, name="/libnccl.so.2")
     subjects = Subject(files[0], rank=0, threads=[messages]), Subject(files[1], rank=1, threads=[launches])
     governor = Governor(BOUND, clock, random.Random(7).random)
-    governor.watched = [Watch(it, BOUND, clock, random.Random(7).random, governor.rest) for it in subjects]
+    governor.watched = [Governed(it, BOUND, clock, random.Random(7).random, governor.rest) for it in subjects]
 
     def run(seconds: float) -> None:
         end = clock.now + seconds

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from exporter.bpf.elf import AARCH64, X86_64, Elf, Function
-from exporter.nccl.layout import UNKNOWN, Layout, find_layout
+from exporter.nccl.layout import UNKNOWN, CommunicatorLayout, find_layout
 
 SOURCE = """
 struct comm {{ long magic; char before[{hash} - 8]; long hash; int rank, nranks, device; }};
@@ -21,17 +21,17 @@ int ncclGetVersion(int *v) {{ if (!v) return 4; *v = {version}; return 0; }}
 """
 REAL = {"hash": 246944, "magic": "0x0280028002800280", "rank": "rank", "count": "nranks", "version": 22304}
 CASES = {
-    "as it is": ({}, Layout(246944, 252568, guarded=True)),
-    "no magic": ({"magic": 5}, Layout(246944, 252568, guarded=False)),
-    "2.18, without magic": ({"hash": 9168, "magic": 5, "version": 21801}, Layout(9168, 0, guarded=False)),
+    "as it is": ({}, CommunicatorLayout(246944, 252568, guarded=True)),
+    "no magic": ({"magic": 5}, CommunicatorLayout(246944, 252568, guarded=False)),
+    "2.18, without magic": ({"hash": 9168, "magic": 5, "version": 21801}, CommunicatorLayout(9168, 0, guarded=False)),
     "before 2.18, where a pointer is in the hash's place": (
         {"hash": 6056, "magic": 5, "version": 21403},
-        Layout(6056, hashless=True),
+        CommunicatorLayout(6056, hashless=True),
     ),
     "neither magic nor version": ({"magic": 5, "version": 7}, UNKNOWN),
-    "magic and no version": ({"version": 7}, Layout(246944, 0, guarded=True)),
-    "another version": ({"version": 22399}, Layout(246944, 0, guarded=True)),
-    "another struct": ({"hash": 250000}, Layout(250000, 0, guarded=True)),
+    "magic and no version": ({"version": 7}, CommunicatorLayout(246944, 0, guarded=True)),
+    "another version": ({"version": 22399}, CommunicatorLayout(246944, 0, guarded=True)),
+    "another struct": ({"hash": 250000}, CommunicatorLayout(250000, 0, guarded=True)),
     "rank and count swapped": ({"rank": "nranks", "count": "rank"}, UNKNOWN),
     "nothing far": ({"hash": 24}, UNKNOWN),
 }
@@ -93,7 +93,7 @@ def test_arm64() -> None:
         "check": check,
         "ncclGetVersion": version,
     }
-    assert Layout(246944, 252568, guarded=True) == find_layout(Code(AARCH64, code))  # type: ignore[arg-type]
+    assert CommunicatorLayout(246944, 252568, guarded=True) == find_layout(Code(AARCH64, code))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("machine", [X86_64, AARCH64, 8])

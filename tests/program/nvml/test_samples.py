@@ -7,7 +7,7 @@ import pytest
 from exporter.model import PROCESS_LABELS, Sample
 from exporter.nvml.readings import GPU_BY_KEY, LINK_BY_KEY, MIG_BY_KEY
 from exporter.nvml.samples import nvlink_domain, samples
-from exporter.nvml.snapshot import DriverVersions, Gpu, GpuIdentity, GpuProcess, Mig, Readings, Snapshot
+from exporter.nvml.snapshot import DriverVersions, Gpu, GpuIdentity, GpuProcess, GpuSnapshot, Mig, Readings
 from exporter.views import prometheus
 
 IDENTITY = GpuIdentity("GPU-a", 3, "NVIDIA H100 80GB HBM3", "00000000:18:00.0", serial="1650", minor=3, links=2)
@@ -15,7 +15,7 @@ GPU = 'gpu="3",gpu_uuid="GPU-a"'
 
 
 def of(gpu: Gpu) -> list[Sample]:
-    snapshot = Snapshot("running", driver=DriverVersions("580.95", "13.580.95", 13000), gpus=(gpu,))
+    snapshot = GpuSnapshot("running", driver=DriverVersions("580.95", "13.580.95", 13000), gpus=(gpu,))
     return list(samples(snapshot, lambda pid: {"pid": str(pid), "comm": "train", "pod": "job-0"}))
 
 
@@ -128,16 +128,16 @@ def test_the_domain_of_several_nodes() -> None:
     uuid = "5e0a1c2b-0000-4000-8000-0000000000ff"
     assert "1" == page(read(**JOINED))[f'gpu_fabric_info{{clique_id="7",cluster_uuid="{uuid}",{GPU}}}']
     assert "1" == page(read(**JOINED))[f"gpu_fabric_cluster_assigned{{{GPU}}}"]
-    snapshot = Snapshot("running", gpus=(read(**JOINED), read(**JOINED)))
+    snapshot = GpuSnapshot("running", gpus=(read(**JOINED), read(**JOINED)))
     assert f"{uuid}.7" == nvlink_domain(snapshot)
     assert (
         ""
-        == nvlink_domain(Snapshot())
-        == nvlink_domain(Snapshot(gpus=(read(**JOINED), read(**JOINED, energy_mj=1), read())))
+        == nvlink_domain(GpuSnapshot())
+        == nvlink_domain(GpuSnapshot(gpus=(read(**JOINED), read(**JOINED, energy_mj=1), read())))
     )
     for other in ({"fabric_status": 3}, {"fabric_cluster": 0}, {"fabric_state": 2}):
         assert not any(series.startswith("gpu_fabric_info") for series in page(read(**{**JOINED, **other})))
-        assert "" == nvlink_domain(Snapshot(gpus=(read(**{**JOINED, **other}),)))
+        assert "" == nvlink_domain(GpuSnapshot(gpus=(read(**{**JOINED, **other}),)))
 
 
 def test_links() -> None:

@@ -15,7 +15,7 @@ import pytest
 from exporter.nvml import supervisor as supervision
 from exporter.nvml.snapshot import (
     Event,
-    Snapshot,
+    GpuSnapshot,
 )
 from exporter.nvml.supervisor import NvmlSupervisor
 from exporter.views import prometheus
@@ -57,7 +57,7 @@ def values(supervisor: NvmlSupervisor) -> dict[str, float]:
     return {series: float(value) for series, _, value in lines}
 
 
-def states(snapshot: Snapshot) -> list[str]:
+def states(snapshot: GpuSnapshot) -> list[str]:
     return [gpu.state if gpu.sets or gpu.state != "ok" else "unread" for gpu in snapshot.gpus]
 
 

@@ -19,7 +19,7 @@ from exporter.ras import messages
 from exporter.ras.client import MOST_BYTES, RasError
 from exporter.ras.owners import CommunicatorOwners
 from exporter.ras.query import listening_process, query
-from exporter.ras.report import MOST_COMMUNICATORS, MOST_RANKS, Communicator, Report, ReportError, parse
+from exporter.ras.report import MOST_COMMUNICATORS, MOST_RANKS, RasCommunicator, Report, ReportError, parse
 from exporter.resolve.communicators import Member
 from tests.standins import ras
 from tests.support import PATIENCE
@@ -170,7 +170,7 @@ def test_nobody_listens() -> None:
 
 
 def report_of(*hashes: str, whole: bool = True) -> Report:
-    found = tuple(Communicator(it, 2, 1) for it in hashes)
+    found = tuple(RasCommunicator(it, 2, 1) for it in hashes)
     return Report("2.29.1", len(found), found, 0, 0, 0.1, whole)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from exporter.nvml.gpus import Gpus
-from exporter.nvml.snapshot import Gpu, GpuProcess, Snapshot
+from exporter.nvml.snapshot import Gpu, GpuProcess, GpuSnapshot
 from exporter.resolve.gpu import Inventory
 from exporter.resolve.process_gpus import ProcessGpus, nodes, visible
 from tests.unit.resolve.gpus import PART, WHOLE, gpu, mig, snapshot
@@ -20,7 +20,7 @@ ON = (GpuProcess(7, "compute", 100),)
 ALL = {0, 1, 2, 3}
 
 
-def four(*changes: Gpu) -> Snapshot:
+def four(*changes: Gpu) -> GpuSnapshot:
     """Four GPUs, some of them others."""
     return snapshot(*({it.index: it for it in map(gpu, range(4))} | {it.index: it for it in changes}).values())
 
@@ -30,7 +30,7 @@ def named(index: int, name: str) -> Gpu:
     return dataclasses.replace(made, identity=dataclasses.replace(made.identity, name=name))
 
 
-def ordinals(environ: bytes, current: Snapshot, minors: Collection[int] | None = ALL) -> list[str]:
+def ordinals(environ: bytes, current: GpuSnapshot, minors: Collection[int] | None = ALL) -> list[str]:
     """The GPU, or MIG device, of each ordinal."""
     return [gpu.mig_uuid or str(gpu.gpu) for gpu in visible(environ, Inventory(current), minors).values()]
 

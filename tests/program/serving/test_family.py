@@ -8,33 +8,45 @@ from pathlib import Path
 import pytest
 
 from exporter.serving.engines import engine
-from exporter.serving.family import Seen, families, members, processes
+from exporter.serving.family import FamilyMember, families, members, processes
 
 POD = "0::/kubepods.slice/kubepods-pod11111111_2222_3333_4444_555555555555.slice/cri-containerd-{}.scope\n"
 
 
 def test_the_tree_of_a_user() -> None:
     """Front end, worker that uses the GPU, and the worker's sibling; not init and what else it started."""
-    seen = {1: Seen(0, ""), 5: Seen(1, ""), 6: Seen(5, ""), 7: Seen(5, ""), 8: Seen(1, "")}
+    seen = {
+        1: FamilyMember(0, ""),
+        5: FamilyMember(1, ""),
+        6: FamilyMember(5, ""),
+        7: FamilyMember(5, ""),
+        8: FamilyMember(1, ""),
+    }
     assert {5, 6, 7} == members(seen, [6])
 
 
 def test_the_pod_of_a_user() -> None:
     """Containers of the pod are followed; what started them, and other pods, are not."""
-    seen = {1: Seen(0, ""), 2: Seen(1, ""), 10: Seen(2, "pod"), 11: Seen(10, "pod"), 20: Seen(2, "pod")}
-    assert {10, 11, 20} == members({**seen, 30: Seen(2, "another")}, [11])
+    seen = {
+        1: FamilyMember(0, ""),
+        2: FamilyMember(1, ""),
+        10: FamilyMember(2, "pod"),
+        11: FamilyMember(10, "pod"),
+        20: FamilyMember(2, "pod"),
+    }
+    assert {10, 11, 20} == members({**seen, 30: FamilyMember(2, "another")}, [11])
 
 
 def test_loops_and_ends() -> None:
     """A user that has ended has no family, and parents that form a circle, read at different times, end."""
     assert set() == members({}, [4])
-    assert {2, 3} == members({2: Seen(3, ""), 3: Seen(2, "")}, [2])
+    assert {2, 3} == members({2: FamilyMember(3, ""), 3: FamilyMember(2, "")}, [2])
 
 
 def test_a_deep_tree_of_users() -> None:
     """Thousands of users below each other are looked up once each."""
     many = 5_000
-    seen = {1: Seen(0, ""), **{pid: Seen(pid - 1, "") for pid in range(2, many)}}
+    seen = {1: FamilyMember(0, ""), **{pid: FamilyMember(pid - 1, "") for pid in range(2, many)}}
     began = time.process_time()
     assert set(range(2, many)) == members(seen, range(many - 1, 1, -1))
     assert time.process_time() - began < 1.0  # 10 ms; a walk to the top for each took a minute

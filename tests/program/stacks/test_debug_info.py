@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from exporter.stacks import files
-from exporter.stacks.debug_info import Source
+from exporter.stacks.debug_info import SourceLine
 from exporter.stacks.files import CodeFile
 from exporter.stacks.object_file import ObjectFile
 
@@ -47,7 +47,7 @@ def call_in(library: Path) -> int:
     return next(int(line.partition(":")[0], 16) for line in outer.splitlines() if "called" in line)
 
 
-def sources(file: CodeFile, address: int) -> list[Source]:
+def sources(file: CodeFile, address: int) -> list[SourceLine]:
     file.look_up([address])
     return [*file.sources(address)]
 
@@ -72,8 +72,8 @@ def test_none(tmp_path: Path) -> None:
     """Without debug information the function has its symbol, and a debug file is wanted."""
     library = build(tmp_path, "-g0")
     file = opened(library)
-    assert [Source("outer", "", 0)] == sources(file, call_in(library))
-    assert [Source("", "", 0)] == sources(file, 1)
+    assert [SourceLine("outer", "", 0)] == sources(file, call_in(library))
+    assert [SourceLine("", "", 0)] == sources(file, 1)
     assert file.wants_debug_file
     file.close()
 
@@ -87,11 +87,11 @@ def test_a_file_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     other = build(tmp_path / "other", "-g", "-DOTHER", "-Wl,--build-id=0x0123456789abcdef")
     file, address = opened(stripped), call_in(library)
-    assert [Source("outer", "", 0)] == sources(file, address)  # of .dynsym
+    assert [SourceLine("outer", "", 0)] == sources(file, address)  # of .dynsym
 
     for wrong in (other, tmp_path / "code.cpp"):
         file.take_debug_file(os.open(wrong, os.O_RDONLY))
-        assert [Source("outer", "", 0)] == sources(file, address)
+        assert [SourceLine("outer", "", 0)] == sources(file, address)
     file.take_debug_file(os.open(debug, os.O_RDONLY))
     found = sources(file, address)
     file.close()
@@ -109,7 +109,7 @@ def test_too_much_to_unpack(tmp_path: Path) -> None:
     address = call_in(library)
     library.write_bytes(content)
     file = opened(library)
-    assert [Source("outer", "", 0)] == sources(file, address)
+    assert [SourceLine("outer", "", 0)] == sources(file, address)
     file.close()
 
 

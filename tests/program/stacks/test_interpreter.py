@@ -16,7 +16,7 @@ from exporter.stacks import interpreter
 from exporter.stacks.files import CodeFile
 from exporter.stacks.interpreter import NONE, OWNER, UnknownInterpreter, line_of
 from exporter.stacks.memory import Memory
-from exporter.stacks.process import Mapped, ProcessCode, Python
+from exporter.stacks.process import MappedModule, ProcessCode, Python
 from tests.interpreters import interpreters
 
 pytestmark = pytest.mark.evidence(feature="profiles of stacks", on="real software")
@@ -67,7 +67,7 @@ def waiting(program: Path) -> Iterator[tuple[ProcessCode, Python, list[int]]]:
                 if number not in files:
                     files[number] = CodeFile(os.open(path[0], os.O_RDONLY), path[0], ())
                 start, end = (int(it, 16) for it in place.split("-"))
-                mappings.append(Mapped(start, end, int(offset, 16), number))
+                mappings.append(MappedModule(start, end, int(offset, 16), number))
         code.update(mappings)
         assert code.python, code.problem
         yield code, code.python, addresses

@@ -19,13 +19,13 @@ import pytest
 from exporter.stacks import opener, record, worker
 from exporter.stacks.opener import ADMIT, Opener
 from exporter.stacks.record import MOST_BYTES
-from exporter.stacks.worker import Worker, _Child
+from exporter.stacks.worker import StackWorker, _Child
 from tests.support import until
 
 HUNG, FINE = 4711, 4712
 
 
-class Scripted(Worker):
+class Scripted(StackWorker):
     """A Worker with a child that hangs at one process, and answers all else."""
 
     started = 0
@@ -87,7 +87,7 @@ def test_the_children_themselves() -> None:
     """A stack comes back once, its number each time; once more on demand; none of a process that was given up."""
     job = subprocess.Popen([sys.executable, "-c", "print(flush=True); input()"], stdin=-1, stdout=-1)
     received: list[dict[str, Any]] = []
-    made = Worker(received.append, lambda: made.admit([job.pid]))
+    made = StackWorker(received.append, lambda: made.admit([job.pid]))
     numbers = dict.fromkeys(("tid", "api", "python", "hijacked", "truncated", "bytes"), 0)
     raw = SimpleNamespace(tgid=job.pid, id=9, weight=1, interpreter=1, **numbers)
     raw.registers, raw.hijacks, raw.frames, raw.memory = struct.pack("=34Q", *range(34)), b"", b"", b""

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from exporter.collectors import topology
-from exporter.collectors.topology import Topology, configure
+from exporter.collectors.topology import TopologyCollector, configure
 from exporter.nvml.gpus import Gpus
-from exporter.nvml.snapshot import Gpu, GpuIdentity, Readings, Snapshot
+from exporter.nvml.snapshot import Gpu, GpuIdentity, GpuSnapshot, Readings
 from tests.nodes import make_node
 from tests.standins.pods import Api, api
 
@@ -30,7 +30,7 @@ class Subject:
         self.time, self.gpus = 0.0, Gpus()
         nobody: Any = None
         node = make_node(configure(VALUES | settings), nobody, nobody, lambda _: None, gpus=self.gpus)
-        self.collector = Topology(node, lambda: self.time)
+        self.collector = TopologyCollector(node, lambda: self.time)
 
     def read(self) -> dict[str, list[tuple[dict[str, str], Any]]]:
         """Labels and values of all series by the metric's name, after a reading."""
@@ -108,9 +108,9 @@ def test_the_domain_of_the_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     domain = "00000000-0000-0000-0000-000000000001.7"
     gpu = Gpu(GpuIdentity("GPU-a", 0, "GB200", ""), sets={"slow": Readings(0.0, REGISTERED)})
     subject = Subject(monkeypatch)
-    subject.gpus.serve(lambda: Snapshot("running", gpus=(gpu,)), lambda _: True)
+    subject.gpus.serve(lambda: GpuSnapshot("running", gpus=(gpu,)), lambda _: True)
     assert [({"nvlink_domain": domain}, 1)] == subject.read()[topology.INFO.name]
     (path := tmp_path / "file").write_text("n1 nvlink_domain=d")
     subject = Subject(monkeypatch, file=str(path))
-    subject.gpus.serve(lambda: Snapshot("running", gpus=(gpu,)), lambda _: True)
+    subject.gpus.serve(lambda: GpuSnapshot("running", gpus=(gpu,)), lambda _: True)
     assert [({"nvlink_domain": "d"}, 1)] == subject.read()[topology.INFO.name]

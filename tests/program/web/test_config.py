@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.web.config import Tls, WebConfig, WebConfigError, WebConfigFile, parse
+from exporter.web.config import TlsConfig, WebConfig, WebConfigError, WebConfigFile, parse
 
 HASH = bcrypt.hashpw(b"secret", b"$2b$04$abcdefghijklmnopqrstuu").decode()  # always the same: it is in names of tests
 CERTIFICATES = "cert_file: server.crt\n  key_file: server.key"
@@ -51,7 +51,7 @@ def test_every_key_is_read() -> None:
     )
 
     assert (
-        Tls(
+        TlsConfig(
             cert_file="/etc/server.crt",
             key_file="/keys/server.key",
             client_ca_file="/etc/ca.crt",

@@ -19,7 +19,7 @@ from exporter.server import WebSettings
 from exporter.stack_profiles.frozen import FailedAllocation
 from exporter.stack_profiles.growth import Growth
 from exporter.stack_profiles.hangs import TYPES, Standing
-from exporter.stack_profiles.model import Profile, Sample
+from exporter.stack_profiles.model import StackProfile, StackSample
 from exporter.stack_profiles.published import NOBODY, StackProfiles
 from exporter.web import stack_profiles
 from tests import made_up_profiles as made_up
@@ -190,8 +190,8 @@ def test_frozen_profiles(served: Served, published: StackProfiles) -> None:
 def test_hangs(served: Served, published: StackProfiles) -> None:
     """The newest without a number, with its threads; a 404 where nothing has hung."""
     none = served.get("/debug/pprof/gpu_hang")
-    threads = tuple(Sample(made_up.WEIGHTS, {"pid": "4711", "rank": rank}, (1,)) for rank in ("0", "1", "1"))
-    profile = Profile(TYPES, threads, TYPES[0])
+    threads = tuple(StackSample(made_up.WEIGHTS, {"pid": "4711", "rank": rank}, (1,)) for rank in ("0", "1", "1"))
+    profile = StackProfile(TYPES, threads, TYPES[0])
     published.hangs.add(profile, made_up.SERVE, Standing(4711, 10**9, "ncclAllReduce"), 301 * 10**9, 10**18)
 
     assert (404, "there is no such profile: nothing has hung since the start\n") == (none.status, none.text)
@@ -246,7 +246,7 @@ def test_a_source_that_hangs_is_no_profile(published: StackProfiles, monkeypatch
     gate = threading.Event()
 
     class Hanging(made_up.Source):
-        def inuse(self) -> Profile:
+        def inuse(self) -> StackProfile:
             gate.wait(PATIENCE)
             return super().inuse()
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from exporter.bpf.library import Library
-from exporter.bpf.mappings import File, Mapping
+from exporter.bpf.mappings import MappedFile, Mapping
 
 PID = 4711
 START, END = 0x7F0000001000, 0x7F0000003000
@@ -33,7 +33,7 @@ class Proc:
         link.symlink_to(target)
         found = target.stat()
         device = os.major(found.st_dev) << 20 | os.minor(found.st_dev)
-        file = File(1, found.st_ino, found.st_size, found.st_mtime_ns, device, 0)
+        file = MappedFile(1, found.st_ino, found.st_size, found.st_mtime_ns, device, 0)
         return Mapping(1, 1, start, end, *file, PID, 0)
 
 

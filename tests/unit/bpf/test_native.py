@@ -97,4 +97,4 @@ def test_without_libbpf_the_package_is_named(monkeypatch):
 
     monkeypatch.setattr(native.ctypes, "CDLL", absent)
     with pytest.raises(native.BpfError, match="cannot open shared object file.*install libbpf 1.1 or newer"):
-        native.Library()
+        native.NativeLibrary()

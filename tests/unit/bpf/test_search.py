@@ -17,7 +17,7 @@ from exporter.bpf.attached import Attached
 from exporter.bpf.hints import MAX_PLACES, Hint
 from exporter.bpf.mappings import Mapping
 from exporter.bpf.search import Search
-from exporter.bpf.users import Users
+from exporter.bpf.users import LibraryUsers
 from exporter.bpf.watch import Batch, Exec, Mapped
 from tests.program.bpf.test_users import Interest, attached
 
@@ -79,7 +79,7 @@ def test_a_file_that_is_mapped_again_and_again(monkeypatch: pytest.MonkeyPatch) 
     attachments: Any = Attachments(library)
     lister: Any = Lister()
     with select.epoll() as poll:
-        users = Users(poll)
+        users = LibraryUsers(poll)
         search = Search(lister, users, attachments, threading.Event(), 60.0)
         for _ in range(2):
             search.note(Batch(mapped=[Mapped(PID, number * PAGE, b"a", number + 1) for number in range(MAX_PLACES)]))
@@ -99,7 +99,7 @@ def test_exec_while_processes_are_listed() -> None:
     lister: Any = Lister()
     attachments: Any = Attachments(attached(interest))
     with select.epoll() as poll:
-        users = Users(poll)
+        users = LibraryUsers(poll)
         search = Search(lister, users, attachments, threading.Event(), 60.0)
         search.note(Batch(mapped=[Mapped(PID, 0, b"a", 1)]))
         search.look()

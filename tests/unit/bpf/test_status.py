@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from exporter.bpf.status import LIBRARIES, PROCESSES, UNLISTED, Status
+from exporter.bpf.status import LIBRARIES, PROCESSES, UNLISTED, SearchStatus
 
 
 def test_libraries_of_one_name_are_one_series() -> None:
     """Files of one name add up, so that no two samples are the same series."""
-    status = Status("iterator", libraries=(("/a/libx.so", 2), ("/b/libx.so", 3), ("/b/liby.so", 0)))
+    status = SearchStatus("iterator", libraries=(("/a/libx.so", 2), ("/b/libx.so", 3), ("/b/liby.so", 0)))
     found = {
         (sample.metric.name, sample.labels["library"]): sample.value
         for sample in status.samples()
@@ -25,6 +25,6 @@ def test_processes_that_cannot_be_listed() -> None:
     """The number of those processes is known from the first listing on."""
     found = [
         [it.value for it in status.samples() if it.metric is UNLISTED]
-        for status in (Status(), Status("proc", unlisted=2))
+        for status in (SearchStatus(), SearchStatus("proc", unlisted=2))
     ]
     assert [[], [2]] == found

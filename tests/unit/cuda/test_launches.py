@@ -8,8 +8,8 @@ import pytest
 
 from exporter.cuda.activity import Activity, Counts, Launches
 from exporter.cuda.functions import FUNCTIONS
-from exporter.cuda.launches import CountedLaunches
-from exporter.governor.estimates import Tally
+from exporter.cuda.launches import CudaLaunches
+from exporter.governor.estimates import ProcessTally
 from tests.unit.cuda.fakes import FakeMap, empty_maps, row
 from tests.unit.priced import Probes
 
@@ -27,7 +27,7 @@ PRICES = {
 }
 
 
-def made(prices: Mapping[str, float] = PRICES, layer: str = "driver") -> CountedLaunches:
+def made(prices: Mapping[str, float] = PRICES, layer: str = "driver") -> CudaLaunches:
     """Process 1 has used two devices and the runtime, process 2 nothing; 9 has ended."""
 
     def cpu(pid: int) -> float:
@@ -43,7 +43,7 @@ def made(prices: Mapping[str, float] = PRICES, layer: str = "driver") -> Counted
         (row(tgid=9, api=LAUNCH), row(calls=1000, last_ns=1)),
     )
     calls = FakeMap((row(tgid=1, api=COPY), 20), (row(tgid=1, api=WAIT), 30), (row(tgid=9, api=WAIT), 5))
-    return CountedLaunches(Probes(prices), empty_maps() | {"launches": launches, "calls": calls}, layer, cpu)
+    return CudaLaunches(Probes(prices), empty_maps() | {"launches": launches, "calls": calls}, layer, cpu)
 
 
 def test_tallies() -> None:
@@ -55,7 +55,7 @@ def test_tallies() -> None:
     assert (20 + 30 + 7, 61.0) == (found[1].reference, found[1].cpu)
     assert pytest.approx(150e-6 + 20e-6) == found[1].cost
     assert pytest.approx(60e-6 + 120e-6 + 35e-6) == found[1].other
-    assert Tally({}, 0, 0, 0, 62.0) == found[2]
+    assert ProcessTally({}, 0, 0, 0, 62.0) == found[2]
 
 
 def test_the_layer_that_is_probed_alone() -> None:
@@ -86,5 +86,5 @@ def test_counts_that_are_not_known_are_absent() -> None:
 
 def test_the_last_tally_is_of_what_was_counted() -> None:
     counts = Counts(launches={LAUNCH: Launches(100, 77)}, calls={COPY: 20, WAIT: 1})
-    last = made().last(Activity(devices={3: counts}))(Tally({}, 0, 0, 0, 33.0))
+    last = made().last(Activity(devices={3: counts}))(ProcessTally({}, 0, 0, 0, 33.0))
     assert ({(3, LAUNCH): 100}, 21, 33.0) == (last.counts, last.reference, last.cpu)

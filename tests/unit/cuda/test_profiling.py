@@ -17,7 +17,7 @@ def test_a_node_that_cannot_has_the_reason_and_the_collector_runs(monkeypatch: p
     def refuse(*_: Any) -> None:
         raise BpfError(errno.EINVAL, "load stacks.bpf.o: Invalid argument\n  and the verifier's lines")
 
-    monkeypatch.setattr(profiling, "Profiling", refuse)
+    monkeypatch.setattr(profiling, "CudaProfiling", refuse)
     published = StackProfiles(wanted=True)
     node: Any = SimpleNamespace(stack_profiles=published)
     cuda: Any = SimpleNamespace()

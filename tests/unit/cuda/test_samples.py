@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from exporter.cuda import metrics
-from exporter.cuda.activity import Activity, Counts, Errors, Launches, Memory, Waits
+from exporter.cuda.activity import Activity, Counts, Errors, Launches, MemoryTotals, Waits
 from exporter.cuda.functions import FUNCTIONS
 from exporter.cuda.samples import function, held, samples
 from exporter.cuda.spans import Exemplars, span
@@ -74,7 +74,7 @@ def test_errors() -> None:
 
 def test_memory() -> None:
     """Usage is what was allocated less what was freed in either way."""
-    activity = Counts(memory={(0, 0): Memory(1000, 300, 200, 0, 2), (1, 4): Memory(0, 0, 0, 0, 3)})
+    activity = Counts(memory={(0, 0): MemoryTotals(1000, 300, 200, 0, 2), (1, 4): MemoryTotals(0, 0, 0, 0, 3)})
     assert {
         (metrics.ALLOCATED, ("driver", "device")): 1000,
         (metrics.FREED, ("driver", "device", "")): 300,
@@ -87,7 +87,7 @@ def test_memory() -> None:
 
 def test_usage_is_absent_where_a_part_is_untracked() -> None:
     """Of the kind of memory of which something is untracked; other kinds of the process have theirs."""
-    activity = Counts(memory={(0, 0): Memory(1000, 300, 200, 100, 0), (0, 4): Memory(50, 0, 0, 0, 0)})
+    activity = Counts(memory={(0, 0): MemoryTotals(1000, 300, 200, 100, 0), (0, 4): MemoryTotals(50, 0, 0, 0, 0)})
     found = by_labels(activity)
     assert 100 == found[metrics.UNTRACKED, ("driver", "device")]
     used = {labels: value for (metric, labels), value in found.items() if metric is metrics.USED}
@@ -96,7 +96,7 @@ def test_usage_is_absent_where_a_part_is_untracked() -> None:
 
 def test_an_ended_process_uses_nothing() -> None:
     """The usage of an ended process is 0, also where a part was untracked, and that part is still shown."""
-    found = by_labels(Counts(memory={(0, 0): Memory(1000, 300, 600, 100, 2)}), ended=True)
+    found = by_labels(Counts(memory={(0, 0): MemoryTotals(1000, 300, 600, 100, 2)}), ended=True)
     assert {
         (metrics.ALLOCATED, ("driver", "device")): 1000,
         (metrics.FREED, ("driver", "device", "")): 300,
@@ -109,7 +109,7 @@ def test_an_ended_process_uses_nothing() -> None:
 
 def test_the_usage_of_a_replaced_program_is_unknown() -> None:
     """What it held has gone, and what the next program holds may be counted as its own."""
-    found = by_labels(Counts(memory={(0, 0): Memory(1000, 300, 700, 0, 0)}), ended=True, replaced=True)
+    found = by_labels(Counts(memory={(0, 0): MemoryTotals(1000, 300, 700, 0, 0)}), ended=True, replaced=True)
     assert {
         (metrics.ALLOCATED, ("driver", "device")): 1000,
         (metrics.FREED, ("driver", "device", "")): 300,
@@ -257,8 +257,12 @@ def test_exemplars_of_several_gpus() -> None:
 
 def test_held() -> None:
     """What the probes on the driver saw in use on a GPU: not host memory, not the runtime's own count."""
-    memory = {(0, 0): Memory(100, 30, 0, 0, 0), (0, 2): Memory(5, 0, 0, 0, 0), (0, 4): Memory(900, 0, 0, 0, 0)}
-    parts = {1: Counts(memory={**memory, (1, 0): Memory(100, 30, 0, 0, 0)}), 2: Counts(memory=memory)}
+    memory = {
+        (0, 0): MemoryTotals(100, 30, 0, 0, 0),
+        (0, 2): MemoryTotals(5, 0, 0, 0, 0),
+        (0, 4): MemoryTotals(900, 0, 0, 0, 0),
+    }
+    parts = {1: Counts(memory={**memory, (1, 0): MemoryTotals(100, 30, 0, 0, 0)}), 2: Counts(memory=memory)}
     gpu = {"gpu": "0"}
 
     assert 75 == held(Activity(parts, gpus={1: gpu, 2: {"gpu": "1"}}), gpu, NAMES)

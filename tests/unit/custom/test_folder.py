@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from exporter.custom import folder
-from exporter.custom.folder import FolderError, Refused, Source, fingerprint, load
+from exporter.custom.folder import FolderError, ProbeSource, RefusedProbe, fingerprint, load
 
 MEANING = "probes: [{tracepoint: 'a:b'}]\nmetrics: [{name: site.x, help: X., type: counter, map: m}]\n"
 ME = os.geteuid()
@@ -31,7 +31,7 @@ def put(place: Path, stem: str = "good", code: str = "int x;\n", meaning: str = 
 
 def reason(place: Path, owner: int = ME) -> str:
     [refused] = load(place, owner)
-    assert isinstance(refused, Refused), refused
+    assert isinstance(refused, RefusedProbe), refused
     return refused.reason
 
 
@@ -39,7 +39,7 @@ def test_a_sound_probe_is_loaded(place: Path) -> None:
     """Both files are read, and the name is that of the files."""
     put(place)
     [source] = load(place, ME)
-    assert isinstance(source, Source)
+    assert isinstance(source, ProbeSource)
     assert ("good", "int x;\n") == (source.definition.name, source.text)
 
 
@@ -126,7 +126,7 @@ def test_a_parent_that_others_can_write_is_refused(place: Path) -> None:
     with pytest.raises(FolderError, match="chmod go-w"):
         load(place, ME)
     place.parent.chmod(0o1777)
-    assert isinstance(load(place, ME)[0], Source)
+    assert isinstance(load(place, ME)[0], ProbeSource)
 
 
 def test_a_folder_that_is_not_there(place: Path) -> None:
@@ -140,8 +140,8 @@ def test_so_many_and_no_more(place: Path) -> None:
     for number in range(folder.MOST_PROBES + 2):
         put(place, f"p{number:02}", meaning=MEANING.replace("site.x", f"site.x{number}"))
     found = load(place, ME)
-    assert folder.MOST_PROBES == sum(isinstance(it, Source) for it in found)
-    assert ["p16", "p17"] == [it.name for it in found if isinstance(it, Refused)]
+    assert folder.MOST_PROBES == sum(isinstance(it, ProbeSource) for it in found)
+    assert ["p16", "p17"] == [it.name for it in found if isinstance(it, RefusedProbe)]
 
 
 def test_two_probes_with_one_metric(place: Path) -> None:
@@ -149,8 +149,8 @@ def test_two_probes_with_one_metric(place: Path) -> None:
     put(place, "a", meaning=MEANING.replace("site.x", "site.x.y"))
     put(place, "b", meaning=MEANING.replace("site.x", "site.x_y"))
     first, second = load(place, ME)
-    assert isinstance(first, Source)
-    assert second == Refused("b", "its metric site_x_y is declared in a.yaml too")
+    assert isinstance(first, ProbeSource)
+    assert second == RefusedProbe("b", "its metric site_x_y is declared in a.yaml too")
 
 
 def test_the_fingerprint_changes_with_the_files(place: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from exporter.custom.decode import Cgroups, Decoder
-from exporter.custom.messages import Failed, Rows, Shape, Started, decode, encode
+from exporter.custom.messages import Failed, RowsMessage, Shape, Started, decode, encode
 from exporter.custom.parse import parse
 from exporter.custom.samples import samples
 from exporter.custom.shapes import mismatch
@@ -41,7 +41,7 @@ def test_labels(decoder: Decoder) -> None:
     [reading] = parse(
         "x", PROBES + "metrics:\n  - name: site.x\n    help: X.\n    type: counter\n    map: m" + LABELS
     ).readings
-    rows = {"m": Rows("m", [[[7, 0, "a\n\u202e\x1b", 255], 5], [[7, 9, "b", 0], 6]], 2, 0)}
+    rows = {"m": RowsMessage("m", [[[7, 0, "a\n\u202e\x1b", 255], 5], [[7, 9, "b", 0], 6]], 2, 0)}
     first, second = samples(reading, {"m": Shape("HashTable", 9, KEY, None)}, rows, decoder)
     expected = {"pid": "7", "comm": "comm7", "op": "read", "name": "a\\n\\u202e\\x1b", "address": "0xff"}
     assert (5, expected) == (first.value, first.labels)
@@ -52,7 +52,7 @@ def test_rows_of_the_same_labels_are_added_up(decoder: Decoder) -> None:
     """Rows with the same labels are one series; scale makes its value a float."""
     text = COUNTER.replace("map: m", "map: m, value: b, scale: 0.5, labels: [{field: op}]")
     [reading] = parse("x", text).readings
-    rows = {"m": Rows("m", [[[1, 2, "", 0], [9, 3]], [[2, 2, "", 0], [9, 4]]], 2, 0)}
+    rows = {"m": RowsMessage("m", [[[1, 2, "", 0], [9, 3]], [[2, 2, "", 0], [9, 4]]], 2, 0)}
     [sample] = samples(reading, {"m": Shape("HashTable", 9, KEY, {"a": "number", "b": "number"})}, rows, decoder)
     assert (3.5, {"op": "2"}) == (sample.value, sample.labels)
 
@@ -67,7 +67,10 @@ def test_log2_slots(decoder: Decoder) -> None:
     """bpf_log2l() is 1 for 0 and 1, 2 for 2 and 3, and so on; slots beyond the last bucket are in +Inf."""
     text = COUNTER.replace("counter", "histogram").replace("map: m", "map: m, buckets: log2, count: 3, sum: s")
     [reading] = parse("x", text).readings
-    rows = {"m": Rows("m", [[1, 4], [2, 3], [3, 2], [4, 1], [64, 1]], 5, 0), "s": Rows("s", [[0, 99]], 1, 0)}
+    rows = {
+        "m": RowsMessage("m", [[1, 4], [2, 3], [3, 2], [4, 1], [64, 1]], 5, 0),
+        "s": RowsMessage("s", [[0, 99]], 1, 0),
+    }
     plain = Shape("HashTable", 9, None, None)
     [sample] = samples(reading, {"m": plain, "s": plain}, rows, decoder)
     assert Distribution((1, 3, 7), (4, 3, 2, 2), 99.0) == sample.value
@@ -122,7 +125,7 @@ def test_mismatches_are_reported(more: str, shape: Shape, expected: str) -> None
 
 def test_messages() -> None:
     """A message is decoded as it was encoded."""
-    for message in (Started(["a"], {"m": STRUCT}, {"a:b": ""}), Rows("m", [[1, 2]], 1, 0), Failed("no", "why")):
+    for message in (Started(["a"], {"m": STRUCT}, {"a:b": ""}), RowsMessage("m", [[1, 2]], 1, 0), Failed("no", "why")):
         assert message == decode(encode(message))
 
 

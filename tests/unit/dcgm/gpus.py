@@ -18,9 +18,9 @@ from exporter.nvml.snapshot import (
     Gpu,
     GpuIdentity,
     GpuProcess,
+    GpuSnapshot,
     Mig,
     Readings,
-    Snapshot,
 )
 from exporter.resolve.allocations import Allocations
 from tests.nodes import make_node
@@ -95,8 +95,8 @@ def mig(instance: int, compute: int = 0, profile: str = "1g.10gb") -> Mig:
     return Mig(f"MIG-{instance}-{compute}", instance, profile, instance, compute)
 
 
-def snapshot(*gpus: Gpu) -> Snapshot:
-    return Snapshot("running", "", DriverVersions("580.95.05", "13.580.95.05", 13000), gpus)
+def snapshot(*gpus: Gpu) -> GpuSnapshot:
+    return GpuSnapshot("running", "", DriverVersions("580.95.05", "13.580.95.05", 13000), gpus)
 
 
 class MadeGpus:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from exporter.compat.dcgm.derived import MOST_XIDS, WINDOW_SECONDS, Derived
-from exporter.nvml.snapshot import Event, Snapshot
+from exporter.nvml.snapshot import Event, GpuSnapshot
 from tests.unit.dcgm.gpus import gpu, snapshot
 
 
@@ -62,7 +62,7 @@ def test_clock_events() -> None:
     assert {"gpu_idle": 1, "power_cap": 1, "sw_thermal": 1} == derived.readings("GPU-0")["clock_events"]
 
 
-def kib(tx: int | None, rx: int | None, at: float, links: dict[int, dict[str, int]] | None = None) -> Snapshot:
+def kib(tx: int | None, rx: int | None, at: float, links: dict[int, dict[str, int]] | None = None) -> GpuSnapshot:
     return snapshot(gpu(at=at, fast={"nvlink_tx_kib": tx, "nvlink_rx_kib": rx}, links=links))
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from exporter.compat.dcgm import csv
 from exporter.compat.dcgm.derived import Derived
-from exporter.compat.dcgm.series import EntityField, Series
+from exporter.compat.dcgm.series import DcgmSeries, EntityField
 from exporter.model import Labels, Sample
-from exporter.nvml.snapshot import DriverVersions, Gpu, Snapshot
+from exporter.nvml.snapshot import DriverVersions, Gpu, GpuSnapshot
 from tests.unit.dcgm.gpus import gpu, mig, snapshot
 
 GPU_0 = {
@@ -39,8 +39,8 @@ def samples(
     derived: Derived | None = None,
     driver: DriverVersions | None = None,
 ) -> list[Sample]:
-    made = Snapshot("running", "", driver, gpus) if driver else snapshot(*gpus)
-    series = Series(csv.default() if rows is None else rows, names, hostname, "node-1")
+    made = GpuSnapshot("running", "", driver, gpus) if driver else snapshot(*gpus)
+    series = DcgmSeries(csv.default() if rows is None else rows, names, hostname, "node-1")
     readings = (derived or Derived()).readings
     return list(series.samples(made, readings, lambda _: profiling or {}, lambda _: owner or {}, passed_through))
 

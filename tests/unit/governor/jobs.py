@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
-from exporter.governor.estimates import Tally
+from exporter.governor.estimates import ProcessTally
 
 TRAP = 0.8e-6
 
@@ -45,10 +45,10 @@ class Job:
         self.seen += groups * self.messages if probed else 0
 
     @property
-    def tally(self) -> Tally:
+    def tally(self) -> ProcessTally:
         counts = {"calls": int(self.seen), "bytes": int(self.seen) * 1000}
         groups = self.groups if self.grouped else 0
-        return Tally(counts, groups, self.seen * TRAP, self.groups * self.other, self.cpu)
+        return ProcessTally(counts, groups, self.seen * TRAP, self.groups * self.other, self.cpu)
 
 
 @dataclass
@@ -101,7 +101,7 @@ class Subject:
     def sampled_cost(self) -> float | None:
         return sum(job.seen * TRAP for it in self.files.values() for job in it.jobs.values()) if self.known else None
 
-    def tallies(self, pids: Collection[int]) -> Mapping[int, Tally]:
+    def tallies(self, pids: Collection[int]) -> Mapping[int, ProcessTally]:
         self.reads += 1
         rest = sum(it.cpu for it in self.threads)
         found = {pid: job.tally for it in self.files.values() for pid, job in it.jobs.items() if pid in pids}

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from exporter.governor.estimates import ENOUGH, Estimates, Tally
+from exporter.governor.estimates import ENOUGH, Estimates, ProcessTally
 
 OWNER, OTHER = object(), object()
-START = Tally({}, 0, 0, 0, 0)
+START = ProcessTally({}, 0, 0, 0, 0)
 
 
-def at(calls: int, groups: float, cpu: float = 0.0, cost: float = 0.0) -> Tally:
-    return Tally({"calls": calls, "bytes": 10 * calls}, groups, cost, 0, cpu)
+def at(calls: int, groups: float, cpu: float = 0.0, cost: float = 0.0) -> ProcessTally:
+    return ProcessTally({"calls": calls, "bytes": 10 * calls}, groups, cost, 0, cpu)
 
 
 def begun(estimates: Estimates, pid: int = 1) -> None:
@@ -78,7 +78,7 @@ def by_time(estimates: Estimates, pieces: list[tuple[float, bool, int]]) -> None
     now = estimates._by_pid[1].at if estimates.knows(1) else START
     for cpu, probed, calls in pieces:
         seen = now.counts.get("calls", 0) + calls
-        now = Tally({"calls": seen}, 0, seen * 4e-6, 0, now.cpu + cpu)
+        now = ProcessTally({"calls": seen}, 0, seen * 4e-6, 0, now.cpu + cpu)
         if estimates.knows(1):
             estimates.advance(OWNER, {1: now}, probed)
         else:

@@ -8,7 +8,7 @@ from math import inf
 
 import pytest
 
-from exporter.governor.governor import Governor, Watch
+from exporter.governor.governor import Governed, Governor
 from exporter.governor.node_budget import NodeBudget, water_level
 from exporter.governor.payer import Payer
 from tests.unit.governor.jobs import TRAP, Clock, File, Job, Subject
@@ -46,7 +46,7 @@ class Node:
         self.subject, self.begun = Subject(self.file), self.clock.now
         self.governor = Governor(1.0, self.clock, random.Random(7).random, self.cores)
         self.governor.watched = [
-            Watch(
+            Governed(
                 self.subject,
                 1.0,
                 self.clock,
@@ -165,7 +165,7 @@ def test_costs_of_others_count_in_the_bound_of_a_process() -> None:
     clock, sends = Clock(), Job(own=1e-3, messages=8)
     file = File(clock, {1: sends})
     governor = Governor(0.01, clock, random.Random(7).random)
-    governor.watched = [Watch(Subject(file), 0.01, clock, random.Random(7).random, governor.rest)]
+    governor.watched = [Governed(Subject(file), 0.01, clock, random.Random(7).random, governor.rest)]
 
     def run(seconds: float) -> None:
         end = clock.now + seconds

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from exporter.call_collector import Rows
-from exporter.governor.estimates import Tally
-from exporter.hip.launches import CountedLaunches
+from exporter.governor.estimates import ProcessTally
+from exporter.hip.launches import HipLaunches
 from tests.unit.priced import Probes
 
 LAUNCH, GRAPH, COPY, WAIT = range(1, 5)
@@ -34,7 +34,7 @@ def launched(calls: int) -> SimpleNamespace:
     return SimpleNamespace(calls=calls, last_ns=1, last_tick=1)
 
 
-def made(prices: Mapping[str, float] = PRICES, calls: Map | None = None) -> CountedLaunches:
+def made(prices: Mapping[str, float] = PRICES, calls: Map | None = None) -> HipLaunches:
     """Process 1 launches and makes other calls, process 2 does nothing; 9 has ended."""
 
     def cpu(pid: int) -> float:
@@ -47,7 +47,7 @@ def made(prices: Mapping[str, float] = PRICES, calls: Map | None = None) -> Coun
         "calls": calls or Map({(1, COPY): 20, (1, WAIT): 30, (9, WAIT): 5}),
         "process_hits": Map({(1, COPY): 21, (1, WAIT): 33, (9, WAIT): 5}),
     }
-    return CountedLaunches(Probes(prices), maps, NAMES, [LAUNCH, GRAPH], cpu)
+    return HipLaunches(Probes(prices), maps, NAMES, [LAUNCH, GRAPH], cpu)
 
 
 def test_tallies() -> None:
@@ -58,7 +58,7 @@ def test_tallies() -> None:
     assert (50, 61.0) == (found[1].reference, found[1].cpu)
     assert pytest.approx(100e-6 + 20e-6) == found[1].cost
     assert pytest.approx(21 * 3e-6 + 33 * 4e-6) == found[1].other
-    assert Tally({}, 0, 0, 0, 62.0) == found[2]
+    assert ProcessTally({}, 0, 0, 0, 62.0) == found[2]
 
 
 def test_calls_while_it_reads() -> None:
@@ -96,5 +96,5 @@ def test_estimates_are_added() -> None:
 def test_the_last_tally() -> None:
     """Of a process that has ended counts are those that were removed, and CPU time is what was read last."""
     last = made().last(1, rows_of(launches={LAUNCH: launched(100)}, calls={COPY: 20, WAIT: 3}))
-    found = last(Tally({}, 0, 0, 0, 7.0))
+    found = last(ProcessTally({}, 0, 0, 0, 7.0))
     assert ({LAUNCH: 100}, 23, 7.0) == (found.counts, found.reference, found.cpu)

@@ -13,7 +13,7 @@ from exporter.infiniband import device as device_module
 from exporter.infiniband import drivers, metrics, sysfs
 from exporter.infiniband.device import RdmaDevice
 from exporter.model import Metric, Sample
-from exporter.verbs.posted import Port, Posted, PostedBytes
+from exporter.verbs.posted import Posted, PostedBytes, RdmaPort
 from tests.unit.infiniband.trees import EFA, IRDMA_GEN2, IRDMA_GEN3, MANA, MLX5, Tree, count, write
 
 
@@ -249,7 +249,7 @@ class Posts:
         self.posted.follow(lambda: self.known if self.certain else None)
 
     def add(self, port: int, count: int) -> None:
-        known = Port("mlx5_0", port)
+        known = RdmaPort("mlx5_0", port)
         self.known = PostedBytes({**self.known.bytes, known: self.known.bytes.get(known, 0) + count}, self.known.since)
 
 

@@ -12,26 +12,26 @@ import pytest
 from exporter.bpf.elf import Elf
 from exporter.bpf.placement import place
 from exporter.nccl.functions import COVERABLE, FUNCTIONS
-from exporter.nccl.layout import Layout, find_layout
+from exporter.nccl.layout import CommunicatorLayout, find_layout
 from tests import wheels
 
 pytestmark = pytest.mark.evidence(feature="NCCL communicators in memory", on="real software")
 
 LAYOUTS = {  # from the wheels' debug information: gdb -ex 'print (long)&((struct ncclComm*)0)->commHash'
-    "2.14.3": Layout(6056, hashless=True),
-    "2.18.1": Layout(9168, 0, guarded=False),
-    "2.21.5": Layout(13528, 0, guarded=True),
-    "2.22.3": Layout(213576, 0, guarded=True),
-    "2.23.4": Layout(246944, 252568, guarded=True),
-    "2.24.3": Layout(246944, 252536, guarded=True),
-    "2.25.1": Layout(492704, 500984, guarded=True),
-    "2.26.5": Layout(492720, 501008, guarded=True),
-    "2.27.3": Layout(1066160, 1074512, guarded=True),
-    "2.28.9": Layout(1066184, 1075728, guarded=True),
-    "2.29.7": Layout(1181392, 1191544, guarded=True),
-    "2.30.7": Layout(1181416, 1191576, guarded=True),
-    "2.31.2": Layout(1181408, 1193776, guarded=True),
-    "2.32.3": Layout(1181408, 1193800, guarded=True),
+    "2.14.3": CommunicatorLayout(6056, hashless=True),
+    "2.18.1": CommunicatorLayout(9168, 0, guarded=False),
+    "2.21.5": CommunicatorLayout(13528, 0, guarded=True),
+    "2.22.3": CommunicatorLayout(213576, 0, guarded=True),
+    "2.23.4": CommunicatorLayout(246944, 252568, guarded=True),
+    "2.24.3": CommunicatorLayout(246944, 252536, guarded=True),
+    "2.25.1": CommunicatorLayout(492704, 500984, guarded=True),
+    "2.26.5": CommunicatorLayout(492720, 501008, guarded=True),
+    "2.27.3": CommunicatorLayout(1066160, 1074512, guarded=True),
+    "2.28.9": CommunicatorLayout(1066184, 1075728, guarded=True),
+    "2.29.7": CommunicatorLayout(1181392, 1191544, guarded=True),
+    "2.30.7": CommunicatorLayout(1181416, 1191576, guarded=True),
+    "2.31.2": CommunicatorLayout(1181408, 1193776, guarded=True),
+    "2.32.3": CommunicatorLayout(1181408, 1193800, guarded=True),
 }
 
 

@@ -11,7 +11,7 @@ from exporter.bpf.elf import ElfError
 from exporter.bpf.file_worker import ChildError, TooLong
 from exporter.bpf.library import Library
 from exporter.nccl import layouts
-from exporter.nccl.layout import UNKNOWN, Layout
+from exporter.nccl.layout import UNKNOWN, CommunicatorLayout
 from exporter.nccl.layouts import MOST, Layouts
 
 
@@ -22,7 +22,7 @@ class Kernel(dict[int, Any]):
         self[key] = value
 
 
-def library(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> Library:
+def library(layout: CommunicatorLayout, monkeypatch: pytest.MonkeyPatch) -> Library:
     """A library that is found to have this layout when it is looked up next."""
     monkeypatch.setattr(layouts, "read", lambda _: layout)
     return Library((0, 0), "libnccl.so", "libnccl.so", 62, "", {})
@@ -32,9 +32,16 @@ def test_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each layout has one number, whichever library it is of, and the kernel knows it; 0 is the unknown one."""
     kernel = Kernel()
     subject = Layouts(kernel)
-    kept = [library(it, monkeypatch) for it in (Layout(0x400), Layout(0x400), Layout(0x800, 8, True), UNKNOWN)]
+    kept = [
+        library(it, monkeypatch)
+        for it in (CommunicatorLayout(0x400), CommunicatorLayout(0x400), CommunicatorLayout(0x800, 8, True), UNKNOWN)
+    ]
     found = []
-    for it, layout in zip(kept, (Layout(0x400), Layout(0x400), Layout(0x800, 8, True), UNKNOWN), strict=True):
+    for it, layout in zip(
+        kept,
+        (CommunicatorLayout(0x400), CommunicatorLayout(0x400), CommunicatorLayout(0x800, 8, True), UNKNOWN),
+        strict=True,
+    ):
         monkeypatch.setattr(layouts, "read", lambda _, layout=layout: layout)
         found.append(subject.number(it))
 
@@ -46,26 +53,26 @@ def test_libraries_that_were_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Libraries with ever new layouts take no number for ever; one that is in use keeps its own."""
     kernel = Kernel()
     subject = Layouts(kernel)
-    mine = library(Layout(0x400), monkeypatch)
+    mine = library(CommunicatorLayout(0x400), monkeypatch)
     assert 1 == subject.number(mine)
     for at in range(0x800, 0x800 + 8 * MOST, 4):
-        assert subject.number(library(Layout(at), monkeypatch))
-    other = library(Layout(0x404), monkeypatch)
+        assert subject.number(library(CommunicatorLayout(at), monkeypatch))
+    other = library(CommunicatorLayout(0x404), monkeypatch)
 
     assert 0x404 == kernel[subject.number(other) or 0].identity
-    monkeypatch.setattr(layouts, "read", lambda _: Layout(0x400))
+    monkeypatch.setattr(layouts, "read", lambda _: CommunicatorLayout(0x400))
     assert (1, 0x400) == (subject.number(mine), kernel[1].identity)
 
 
 def test_all_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where all numbers are taken by libraries that are there, the next one is unknown."""
     subject = Layouts(Kernel())
-    kept = [library(Layout(4 * at), monkeypatch) for at in range(1, MOST)]
+    kept = [library(CommunicatorLayout(4 * at), monkeypatch) for at in range(1, MOST)]
     for at, it in enumerate(kept, 1):
-        monkeypatch.setattr(layouts, "read", lambda _, at=at: Layout(4 * at))
+        monkeypatch.setattr(layouts, "read", lambda _, at=at: CommunicatorLayout(4 * at))
         assert at == subject.number(it)
 
-    assert 0 == subject.number(library(Layout(4 * MOST), monkeypatch))
+    assert 0 == subject.number(library(CommunicatorLayout(4 * MOST), monkeypatch))
 
 
 class Reader:
@@ -74,11 +81,11 @@ class Reader:
     def __init__(self, *errors: Exception) -> None:
         self.errors, self.calls = list(errors), 0
 
-    def call(self, *_: object) -> Layout:
+    def call(self, *_: object) -> CommunicatorLayout:
         self.calls += 1
         if self.errors:
             raise self.errors.pop(0)
-        return Layout(0x400)
+        return CommunicatorLayout(0x400)
 
 
 def read_by(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> int | None:

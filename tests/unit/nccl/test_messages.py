@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from exporter.governor.estimates import Tally
+from exporter.governor.estimates import ProcessTally
 from exporter.governor.processes import cpu_seconds
 from exporter.nccl.activity import Activity, Calls
 from exporter.nccl.functions import FUNCTIONS
@@ -70,7 +70,7 @@ def test_tallies() -> None:
     assert (10, 61.0) == (found[1].reference, found[1].cpu)
     assert pytest.approx(100e-6 + 100e-6) == found[1].cost
     assert pytest.approx(10 * 7e-6 + 7 * 5e-6) == found[1].other
-    assert Tally({}, 0, 0, 0, 62.0) == found[2]
+    assert ProcessTally({}, 0, 0, 0, 62.0) == found[2]
 
 
 def test_the_cost_of_all_messages() -> None:
@@ -96,7 +96,7 @@ def test_estimates_are_added() -> None:
 
 def test_the_last_tally_has_the_last_known_cpu_time() -> None:
     activity = Activity(calls={SEND: Calls(1, 2, 3, 4, 5, 6)})
-    last = made({}).last(activity)(Tally({}, 0, 0, 0, 33.0))
+    last = made({}).last(activity)(ProcessTally({}, 0, 0, 0, 33.0))
     assert of(SEND, dict(zip(FIELDS, (1, 2, 3, 4, 5), strict=True))) == last.counts and 33.0 == last.cpu
 
 

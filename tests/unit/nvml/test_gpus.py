@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from exporter.nvml.gpus import Gpus
-from exporter.nvml.snapshot import Gpu, Readings, Snapshot
+from exporter.nvml.snapshot import Gpu, GpuSnapshot, Readings
 from tests.unit.resolve.gpus import gpu, snapshot
 
 LONG = 60.0
 
 
-def of(*gib: int | None) -> Snapshot:
+def of(*gib: int | None) -> GpuSnapshot:
     read: list[Gpu] = []
     for index, size in enumerate(gib):
         values = {} if size is None else {"memory_bytes": size << 30}
@@ -21,7 +21,7 @@ def of(*gib: int | None) -> Snapshot:
     return snapshot(*read)
 
 
-def served(*snapshots: Snapshot) -> Gpus:
+def served(*snapshots: GpuSnapshot) -> Gpus:
     """Answers with each of these once, and with the last one from then on."""
     gpus, left = Gpus(), [*snapshots]
     gpus.serve(lambda: left.pop(0) if len(left) > 1 else left[0], lambda seconds: True)
@@ -30,16 +30,16 @@ def served(*snapshots: Snapshot) -> Gpus:
 
 def test_memory_of_all() -> None:
     """The memory of all GPUs is waited for until the first reading of each GPU is there."""
-    assert 160 << 30 == served(Snapshot("starting"), of(80, None), of(80, 80)).memory(LONG)
+    assert 160 << 30 == served(GpuSnapshot("starting"), of(80, None), of(80, 80)).memory(LONG)
 
 
 def test_no_nvml() -> None:
     """Nobody waits where there is none."""
-    assert served(Snapshot("starting"), Snapshot("absent")).memory(LONG) is None
+    assert served(GpuSnapshot("starting"), GpuSnapshot("absent")).memory(LONG) is None
     assert Gpus().memory(LONG) is None
 
 
-@pytest.mark.parametrize("last", [Snapshot("starting"), of(80, None), snapshot()])
-def test_memory_that_is_not_known(last: Snapshot) -> None:
+@pytest.mark.parametrize("last", [GpuSnapshot("starting"), of(80, None), snapshot()])
+def test_memory_that_is_not_known(last: GpuSnapshot) -> None:
     """NVML does not answer, or not for all: then it is not known, in time."""
     assert served(last).memory(0.1) is None

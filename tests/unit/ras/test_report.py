@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.ras.report import Communicator, Missing, Rank, ReportError, parse
+from exporter.ras.report import Missing, Rank, RasCommunicator, ReportError, parse
 from tests.standins import ras
 
 pytestmark = pytest.mark.evidence(feature="NCCL RAS", on="stand-in")
@@ -70,7 +70,7 @@ def test_json() -> None:
     )
 
     calls = dict.fromkeys(ras.COUNTS, 0)
-    first = Communicator(
+    first = RasCommunicator(
         "00000000000000ab",
         3,
         1,
@@ -97,8 +97,8 @@ def test_text() -> None:
     found = parse(TEXT)
 
     expected = (
-        Communicator("0f264af53edbe986", None, 2, (), (Missing(21, "", ""), Missing(22, "", ""))),
-        Communicator("27a079b828ff1a75", None, 12),
+        RasCommunicator("0f264af53edbe986", None, 2, (), (Missing(21, "", ""), Missing(22, "", ""))),
+        RasCommunicator("27a079b828ff1a75", None, 12),
     )
     assert expected == found.communicators
     assert ("2.26.2", 8, 1, 2, 2.05, False) == (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from exporter.nvml.snapshot import PROCESSES, Gpu, GpuIdentity, GpuProcess, Mig, Readings, Snapshot
+from exporter.nvml.snapshot import PROCESSES, Gpu, GpuIdentity, GpuProcess, GpuSnapshot, Mig, Readings
 
 WHOLE = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f{}"
 PART = "MIG-265a219d-a49f-578a-825d-222c72699c1{}"
@@ -21,5 +21,5 @@ def mig(number: int, instance: int, compute: int = 0) -> Mig:
     return Mig(PART.format(number), number, "1g.10gb", instance, compute)
 
 
-def snapshot(*gpus: Gpu) -> Snapshot:
-    return Snapshot("running", gpus=gpus)
+def snapshot(*gpus: Gpu) -> GpuSnapshot:
+    return GpuSnapshot("running", gpus=gpus)

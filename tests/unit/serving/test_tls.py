@@ -16,7 +16,7 @@ from exporter.bpf.placement import Placement
 from exporter.bpf.safety import Protection
 from exporter.bpf.uprobe import Point
 from exporter.serving import tls
-from exporter.serving.tls import ALL, PROGRAMS, Tls
+from exporter.serving.tls import ALL, PROGRAMS, TlsProbes
 
 OPEN, SHUT = Protection(seccomp=False, shadow_stack=False), Protection(seccomp=True, shadow_stack=False)
 
@@ -35,8 +35,8 @@ class Kernel:
         monkeypatch.setattr(tls, "find_places", self._places)
         monkeypatch.setattr(tls, "protection", lambda proc, pid: SHUT if pid in self.sheltered else OPEN)
         programs: Any = {name: name for name in PROGRAMS}
-        self.tls = Tls(programs, self.followed.__contains__, self._allowed, Path("/proc"), each)
-        symbols = {name: Function(name, 16 * at, 16, 16 * at, 1) for at, name in enumerate(Tls.symbols, 1)}
+        self.tls = TlsProbes(programs, self.followed.__contains__, self._allowed, Path("/proc"), each)
+        symbols = {name: Function(name, 16 * at, 16, 16 * at, 1) for at, name in enumerate(TlsProbes.symbols, 1)}
         self.library = Library((1, 2), "/usr/lib/libssl.so.3", "/proc/self/fd/9", 62, "", symbols)
         self.link = self.tls.attach(self.library)
 

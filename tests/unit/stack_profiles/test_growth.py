@@ -8,7 +8,7 @@ import pytest
 
 from exporter.stack_profiles import growth
 from exporter.stack_profiles.growth import Growth
-from exporter.stack_profiles.model import INUSE, Frame, Profile, Sample
+from exporter.stack_profiles.model import INUSE, Frame, StackProfile, StackSample
 from exporter.stack_profiles.published import NOBODY, StackProfiles
 from tests import made_up_profiles as made_up
 
@@ -20,14 +20,14 @@ class Course(made_up.Source):
         super().__init__()
         self.looks = iter(looks)
 
-    def inuse(self) -> Profile:
+    def inuse(self) -> StackProfile:
         samples = (
-            Sample(
+            StackSample(
                 (Frame(name.partition("/")[2], "/app/x.py", 23, "python"),), {"pid": name.partition("/")[0]}, (size, 1)
             )
             for name, size in next(self.looks).items()
         )
-        return Profile(INUSE, tuple(samples), made_up.SPACE)
+        return StackProfile(INUSE, tuple(samples), made_up.SPACE)
 
 
 def grown(*looks: dict[str, int]) -> list[tuple[str, int, int]]:
@@ -71,10 +71,10 @@ def test_stacks_of_one_name_are_added_up() -> None:
     published = StackProfiles()
 
     class Twice(made_up.Source):
-        def inuse(self) -> Profile:
+        def inuse(self) -> StackProfile:
             self.calls += 1
-            pair = (Sample(stack, {"pid": "1"}, (size * self.calls, 1)) for size in (100, 1))
-            return Profile(INUSE, tuple(pair), made_up.SPACE)
+            pair = (StackSample(stack, {"pid": "1"}, (size * self.calls, 1)) for size in (100, 1))
+            return StackProfile(INUSE, tuple(pair), made_up.SPACE)
 
     published.publish(Twice())
     made = Growth(published, 600)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from exporter.stack_profiles.model import INUSE, Frame, Profile, Sample
+from exporter.stack_profiles.model import INUSE, Frame, StackProfile, StackSample
 
 PERIOD = ("space", "bytes")
 
@@ -20,9 +20,9 @@ def test_a_frame_has_a_name() -> None:
 def test_a_profile_adds_up() -> None:
     """Totals are sums over samples; a sample with too few or too many values is an error."""
     stack = (Frame("a"), Frame("b"))
-    profile = Profile(INUSE, (Sample(stack, {"pid": "1"}, (100, 2)), Sample((), {}, (23, 1))), PERIOD)
+    profile = StackProfile(INUSE, (StackSample(stack, {"pid": "1"}, (100, 2)), StackSample((), {}, (23, 1))), PERIOD)
 
     assert (123, 3) == (profile.total(), profile.total(1))
     for values in ((1,), (1, 2, 3)):
         with pytest.raises(ValueError, match="not 2 values"):
-            Profile(INUSE, (Sample(stack, {}, values),), PERIOD)
+            StackProfile(INUSE, (StackSample(stack, {}, values),), PERIOD)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from exporter.stack_profiles.frozen import FailedAllocation, FrozenProfiles
-from exporter.stack_profiles.model import ALLOC, INUSE, LAUNCHES, Frame, Profile
+from exporter.stack_profiles.model import ALLOC, INUSE, LAUNCHES, Frame, StackProfile
 from exporter.stack_profiles.published import NOBODY, StackProfiles
 
 SPACE = ("space", "bytes")
@@ -13,14 +13,14 @@ FAILED = FailedAllocation((Frame("cudaMalloc"),), {"pid": "23"}, 1 << 30)
 
 
 class Source:
-    def inuse(self) -> Profile:
-        return Profile(INUSE, (), SPACE)
+    def inuse(self) -> StackProfile:
+        return StackProfile(INUSE, (), SPACE)
 
-    def alloc(self) -> Profile:
-        return Profile(ALLOC, (), SPACE)
+    def alloc(self) -> StackProfile:
+        return StackProfile(ALLOC, (), SPACE)
 
-    def launches(self) -> Profile:
-        return Profile(LAUNCHES, (), ("launches", "count"))
+    def launches(self) -> StackProfile:
+        return StackProfile(LAUNCHES, (), ("launches", "count"))
 
     def problem(self) -> str:
         return ""

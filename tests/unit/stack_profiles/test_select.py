@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from exporter.stack_profiles.model import ALLOC, Frame, Profile, Sample, Stack
+from exporter.stack_profiles.model import ALLOC, Frame, Stack, StackProfile, StackSample
 from exporter.stack_profiles.select import delta
 
 STACK = (Frame("cuMemAlloc_v2"), Frame("main"))
 
 
-def profile(*samples: tuple[Stack, dict[str, str], int]) -> Profile:
-    made = tuple(Sample(stack, labels, (value, value // 10)) for stack, labels, value in samples)
-    return Profile(ALLOC, made, ("space", "bytes"))
+def profile(*samples: tuple[Stack, dict[str, str], int]) -> StackProfile:
+    made = tuple(StackSample(stack, labels, (value, value // 10)) for stack, labels, value in samples)
+    return StackProfile(ALLOC, made, ("space", "bytes"))
 
 
 @pytest.mark.parametrize("stack", [STACK, ()])

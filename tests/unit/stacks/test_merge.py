@@ -7,17 +7,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from exporter.stacks.budget import MOST, SAVED_SECONDS, Budget
+from exporter.stacks.budget import MOST, SAVED_SECONDS, CpuBudget
 from exporter.stacks.expression import ExpressionError, evaluate
 from exporter.stacks.merge import PythonFrame, merge
 from exporter.stacks.record import pack, unpack
-from exporter.stacks.unwind import NativeFrame, Place
+from exporter.stacks.unwind import ModuleOffset, NativeFrame
 
 INTERPRETER, LIBRARY = 1, 2
 
 
 def native(module: int, low: int, high: int) -> NativeFrame:
-    return NativeFrame(Place(module, low), low, low, high)
+    return NativeFrame(ModuleOffset(module, low), low, low, high)
 
 
 NATIVE = [native(LIBRARY, 0, 16), native(INTERPRETER, 16, 32), native(INTERPRETER, 32, 96), native(LIBRARY, 96, 128)]
@@ -43,7 +43,7 @@ def test_a_run_elsewhere_on_the_stack_is_not_taken_for_one_here() -> None:
 
 
 def test_a_minute_of_the_share_may_be_used_at_once() -> None:
-    budget = Budget(0.05)
+    budget = CpuBudget(0.05)
     assert budget.allowance(0.5, 0.0, 0, 0) == 0.05 * SAVED_SECONDS / 0.001
     spent = 0.05 * SAVED_SECONDS
     assert budget.allowance(0.5, spent, 3000, 0) <= 0.05 * 0.5 / 0.001 + 1

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from exporter.verbs.code import ops
-from exporter.verbs.code.ops import Layout
+from exporter.verbs.code.ops import OpsLayout
 
 
-def layout_of(release: int) -> Layout:
+def layout_of(release: int) -> OpsLayout:
     layout = ops.of_release(release)
     assert layout
     return layout
 
 
-def vendors(release: int) -> Layout:
+def vendors(release: int) -> OpsLayout:
     """A layout that no release has: one more member, in the middle."""
     members = sorted([*layout_of(release).offsets, "create_of_vendor"])
-    return Layout({name: 8 * index for index, name in enumerate(members)}, 8 * len(members))
+    return OpsLayout({name: 8 * index for index, name in enumerate(members)}, 8 * len(members))
 
 
-def libibverbs(layout: Layout, *, context: int = 320, ignored: str = "") -> str:
+def libibverbs(layout: OpsLayout, *, context: int = 320, ignored: str = "") -> str:
     """The verbs_set_ops of a libibverbs for a table. `ignored` is a member that it forgets to copy."""
     words = context // 8
     public = ops.in_context()
@@ -43,7 +43,7 @@ MANDATORY = [
 ]
 
 
-def provider(layout: Layout, *, tables: dict[str, list[str]] | None = None, calls: str = "") -> str:
+def provider(layout: OpsLayout, *, tables: dict[str, list[str]] | None = None, calls: str = "") -> str:
     """Return a provider with tables of these operations, each with a function of its own: <table>_<operation>."""
     tables = {"common": [*MANDATORY, "req_notify_cq", "create_qp_ex"]} if tables is None else tables
     source = ["void verbs_set_ops(void *vctx, const void *ops);", "volatile int sink;"]

@@ -7,15 +7,15 @@ from typing import Any
 
 from exporter.verbs.activity import Activity, QpId
 from exporter.verbs.destroyed_qps import PostedRequests
-from exporter.verbs.posted import Port, Sums
+from exporter.verbs.posted import PostedSums, RdmaPort
 from exporter.verbs.samples import bytes_by_port
 
-ONE, TWO = Port("mlx5_0", 1), Port("mlx5_0", 2)
+ONE, TWO = RdmaPort("mlx5_0", 1), RdmaPort("mlx5_0", 2)
 
 
 def test_sums_stay() -> None:
     """A row that goes leaves what it had; one that takes back what was refused is followed down."""
-    sums = Sums()
+    sums = PostedSums()
     posted = sums.see({"a": (ONE, 100), "b": (TWO, 7)}, ())
     assert posted and {ONE: 100, TWO: 7} == posted.bytes
     posted = sums.see({"a": (ONE, 90), "c": (ONE, 5)}, ())
@@ -25,7 +25,7 @@ def test_sums_stay() -> None:
 def test_a_row_that_is_missing_for_a_moment() -> None:
     """What is on its way from the kernel to the exporter is not counted twice; a later one of its name is."""
     now = 0
-    sums = Sums(lambda: now)
+    sums = PostedSums(lambda: now)
     sums.see({"a": (ONE, 100)}, ())
     sums.see({}, ())
     posted = sums.see({"a": (ONE, 101)}, ())
@@ -39,7 +39,7 @@ def test_a_row_that_is_missing_for_a_moment() -> None:
 def test_a_time_in_which_something_was_missed() -> None:
     """While it is not certain nothing is returned, and what is returned after a miss is of another time."""
     times = iter(range(10))
-    sums = Sums(lambda: next(times))
+    sums = PostedSums(lambda: next(times))
     first, same = sums.see({}, (0, 0)), sums.see({}, (0, 0))
     assert first and same and first.since == same.since
     missed = sums.see({}, (0, 1))
@@ -59,4 +59,4 @@ def test_which_port() -> None:
     process: Any = SimpleNamespace(pid=7, since=1.0, activity=activity)
 
     found = bytes_by_port(process, peers)
-    assert [(ONE, 10), (TWO, 20), (Port("mlx5_0", 0), 30)] == list(found.values())
+    assert [(ONE, 10), (TWO, 20), (RdmaPort("mlx5_0", 0), 30)] == list(found.values())

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from exporter.verbs.activity import Activity, QpId
-from exporter.verbs.costs import Costs
+from exporter.verbs.costs import VerbsCosts
 from exporter.verbs.destroyed_qps import PostedRequests
 from exporter.verbs.functions import HITS
 from exporter.verbs.posts import UNKNOWN_QP, CountedPosts
@@ -38,8 +38,8 @@ class Rows:
         raise AssertionError
 
 
-def costs(rows: dict[tuple[int, str], tuple[int, int]], known: bool = True) -> Costs:
-    return Costs(lambda function: PRICES.get(function, 0.0) if known else None, Rows(rows), lambda: HIT)
+def costs(rows: dict[tuple[int, str], tuple[int, int]], known: bool = True) -> VerbsCosts:
+    return VerbsCosts(lambda function: PRICES.get(function, 0.0) if known else None, Rows(rows), lambda: HIT)
 
 
 def activity() -> Activity:

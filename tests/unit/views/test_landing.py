@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.collector_state import Health, State
+from exporter.collector_state import CollectorState, Health
 from exporter.model import Distribution, Kind, Metric, Sample
 from exporter.views import landing_plots
 from exporter.views.html import MOST_ROWS, duration, share, size
-from exporter.views.landing import Page
+from exporter.views.landing import LandingPage
 
 USAGE = Metric("gpu.cuda.memory.usage", "", Kind.GAUGE, "By", labels=("api_layer", "memory"), process=True)
 LAUNCHES = Metric("gpu.cuda.kernel.launch.calls", "", Kind.COUNTER, labels=("api_layer",), process=True)
 WAIT = Metric("gpu.cuda.sync_wait", "", Kind.HISTOGRAM, "s", labels=("api_layer", "api"), process=True)
 ATTACHED = Metric("accel_exporter.probe.attached", "", Kind.GAUGE, labels=("probe", "symbol", "library", "placement"))
 LOST = Metric("accel_exporter.events.lost", "", Kind.COUNTER, labels=("stream",))
-CUDA = State("cuda", Health.OK, 0.012)
+CUDA = CollectorState("cuda", Health.OK, 0.012)
 HEADS = ("pid", "GPU", "device/port", "communicator", "signal", "name", "library", "what")
 
 
@@ -78,7 +78,7 @@ def row(page: str, first: str) -> dict[str, str]:
     return only
 
 
-def seen(page: Page, samples: list[Sample]) -> str:
+def seen(page: LandingPage, samples: list[Sample]) -> str:
     """The page after a gathering, as Scraper has it."""
     assert page.history
     page.history.add(samples, None)
@@ -87,7 +87,7 @@ def seen(page: Page, samples: list[Sample]) -> str:
 
 def test_process_row_counts_one_layer() -> None:
     """Bytes and waits of a process are the driver layer's: those of the runtime are the same ones again."""
-    page = Page().render(process("4711", pod="train-0", namespace="ml", container="main", gpu="3"), [CUDA])
+    page = LandingPage().render(process("4711", pod="train-0", namespace="ml", container="main", gpu="3"), [CUDA])
 
     assert {
         "pid": "4711",
@@ -107,14 +107,14 @@ def test_runtime_layer_counts_where_the_driver_was_not_seen() -> None:
     """A process of which only runtime calls were seen shows those."""
     samples = [USAGE.sample(2048, {"pid": "7", "api_layer": "runtime", "memory": "device"})]
 
-    assert "2.0 KiB" == row(Page().render(samples, [CUDA]), "7")["allocated"]
+    assert "2.0 KiB" == row(LandingPage().render(samples, [CUDA]), "7")["allocated"]
 
 
 def test_what_is_not_known_of_a_process_is_no_zero() -> None:
     """A process of which only a wait was seen has a dash for bytes, launches and the last launch."""
     samples = [WAIT.sample(Distribution((1.0,), (3, 1), 5.0), {"pid": "7", "api": "cuCtxSynchronize"})]
 
-    found = row(Page().render(samples, [CUDA]), "7")
+    found = row(LandingPage().render(samples, [CUDA]), "7")
     assert {"–"} == {found[head] for head in ("allocated", "launches/s", "launches", "last launch")}
     assert ("5 s in 4", "0") == (found["waited"], found["errors"])
 
@@ -123,7 +123,7 @@ def test_bytes_are_the_least_where_allocations_may_have_been_missed() -> None:
     """A process that was under way when it was first seen holds at least what the probes saw."""
     seen = Metric("gpu.cuda.seen_from_start", "", Kind.GAUGE, process=True)
     samples = [*process("4711"), seen.sample(0, {"pid": "4711"}), *process("12"), seen.sample(1, {"pid": "12"})]
-    page = Page().render(samples, [CUDA])
+    page = LandingPage().render(samples, [CUDA])
 
     assert ("≥ 4.0 GiB", "4.0 GiB") == (row(page, "4711")["allocated"], row(page, "12")["allocated"])
 
@@ -139,7 +139,7 @@ def test_bytes_are_the_least_where_allocations_may_have_been_missed() -> None:
 )
 def test_where_a_process_runs(labels: dict[str, str], where: str) -> None:
     """A pod, a Slurm job, a container or the host, by what is known."""
-    assert where == row(Page().render(process("1", **labels), [CUDA]), "1")["where"]
+    assert where == row(LandingPage().render(process("1", **labels), [CUDA]), "1")["where"]
 
 
 def test_probes_in_each_profile() -> None:
@@ -151,7 +151,7 @@ def test_probes_in_each_profile() -> None:
     missing = probe(0, "", symbol="d")
     singly = [probe(1, "emulated", symbol="a"), probe(1, "emulated", symbol="b"), probe(1, "stepped", symbol="c")]
     for samples in ([*singly, missing], [probe(2, "emulated"), probe(1, "stepped"), missing]):
-        page = Page().render(samples, [CUDA])
+        page = LandingPage().render(samples, [CUDA])
         found = row(page, "libcuda.so.1")
         assert ("3 of 4", "2", "1") == (found["attached"], found["one trap"], found["two traps"])
         assert "3 of 4 probes attached" in Reader(page).text
@@ -160,7 +160,7 @@ def test_probes_in_each_profile() -> None:
 def test_where_a_process_runs_in_profile_node() -> None:
     """The container is known from the one series that has it, by the pid."""
     info = Metric("job.process.info", "", Kind.GAUGE, process=True)
-    page = Page().render([*process("1"), info.sample(1, {"pid": "1", "container_id": "c" * 64})], [CUDA])
+    page = LandingPage().render([*process("1"), info.sample(1, {"pid": "1", "container_id": "c" * 64})], [CUDA])
     assert "container " + "c" * 12 == row(page, "1")["where"]
 
 
@@ -168,7 +168,7 @@ def test_rates_and_plots_are_those_of_the_history(monkeypatch: pytest.MonkeyPatc
     """Launches a second are those since the look before; of a process with no look before, nothing is known."""
     clock = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    page = Page(history=landing_plots.history())
+    page = LandingPage(history=landing_plots.history())
     first = seen(page, process("1", 1000))
     clock[0] += 10
 
@@ -184,7 +184,7 @@ def test_most_of_many_processes_are_left_to_metrics() -> None:
     """The page stays short however many processes there are, and has the number of those left out."""
     samples = [sample for pid in range(MOST_ROWS + 5) for sample in process(str(pid))]
 
-    page = Page().render(samples, [CUDA])
+    page = LandingPage().render(samples, [CUDA])
 
     assert MOST_ROWS == sum(cells[0].isdecimal() for cells in Reader(page).rows)
     assert "and 5 more processes on /metrics" in page
@@ -193,16 +193,16 @@ def test_most_of_many_processes_are_left_to_metrics() -> None:
 def test_what_does_not_work_is_shown_with_its_remedy() -> None:
     """Each collector has its state, reason and remedy; problems of a working one are listed."""
     states = [
-        State("cuda", Health.OK, 0.012, problems=("cuMemAlloc_v2 in libcuda.so.1: seccomp",)),
-        State("infiniband", Health.UNAVAILABLE, None, "no device", "load the driver"),
-        State("nvml", Health.LATE, 9.5, "still running after 9.5 s"),
+        CollectorState("cuda", Health.OK, 0.012, problems=("cuMemAlloc_v2 in libcuda.so.1: seccomp",)),
+        CollectorState("infiniband", Health.UNAVAILABLE, None, "no device", "load the driver"),
+        CollectorState("nvml", Health.LATE, 9.5, "still running after 9.5 s"),
     ]
     samples = [
         ATTACHED.sample(value, {"probe": "cuda", "symbol": str(n), "library": "libcuda.so.1", "placement": kind})
         for n, (value, kind) in enumerate([(1, "emulated"), (1, "stepped"), (0, "")])
     ]
 
-    page = Page().render(samples, states)
+    page = LandingPage().render(samples, states)
 
     assert ["infiniband", "unavailable", "–", "–", "no device; load the driver"] == [*row(page, "infiniband").values()]
     assert ["nvml", "late", "10 s", "–", "still running after 9.5 s"] == [*row(page, "nvml").values()]
@@ -212,12 +212,12 @@ def test_what_does_not_work_is_shown_with_its_remedy() -> None:
 
 def test_losses_are_listed_and_their_absence_shown() -> None:
     """A counter of losses above 0 is a row; all at 0 is a sentence."""
-    lost = Page().render([LOST.sample(1234567, {"stream": "spans"}), LOST.sample(0, {"stream": "x"})], [CUDA])
+    lost = LandingPage().render([LOST.sample(1234567, {"stream": "spans"}), LOST.sample(0, {"stream": "x"})], [CUDA])
 
     what = "events lost on their way from the kernel"
     assert [what, "stream=spans", "1\u202f234\u202f567"] == [*row(lost, what).values()]
     assert "stream=x" not in lost
-    assert "No known losses." in Page().render([LOST.sample(0, {"stream": "x"})], [CUDA])
+    assert "No known losses." in LandingPage().render([LOST.sample(0, {"stream": "x"})], [CUDA])
 
 
 def test_unknown_is_no_zero() -> None:
@@ -225,7 +225,7 @@ def test_unknown_is_no_zero() -> None:
     success = Metric("accel_exporter.collector.success", "", Kind.GAUGE, labels=("collector",))
 
     def cards(value: int) -> str:
-        page = Page(history=landing_plots.history())
+        page = LandingPage(history=landing_plots.history())
         return seen(page, [success.sample(value, {"collector": name}) for name in ("cuda", "nvml", "infiniband")])
 
     assert (6, 5) == (cards(0).count("<b>–</b>"), cards(1).count("<b>–</b>"))
@@ -241,7 +241,7 @@ def test_nothing_seen_is_known_only_where_somebody_looked() -> None:
         names = ("cuda", "nccl", "verbs")
         samples = [success.sample(int(name in working), {"collector": name}) for name in names]
         samples += [search.sample(1.0, {"source": "processes"})] if working else []
-        return Reader(Page().render(samples, [CUDA])).text
+        return Reader(LandingPage().render(samples, [CUDA])).text
 
     blind, half, all_of_them = texts(), texts("cuda"), texts("cuda", "nccl", "verbs")
     unknown = "Unknown: collector {} does not work or is disabled."
@@ -299,7 +299,10 @@ def test_no_text_becomes_markup(text: str) -> None:
     """Whatever a process, pod, device, GPU, fault or error is called, the page has the same tags and no script."""
 
     def page(text: str) -> str:
-        page, state = Page(history=landing_plots.history()), State(text, Health.FAILED, 1.0, text, text, (text,))
+        page, state = (
+            LandingPage(history=landing_plots.history()),
+            CollectorState(text, Health.FAILED, 1.0, text, text, (text,)),
+        )
         page.history.add(everything(text), None)
         return page.render(everything(text), [state])
 
@@ -345,5 +348,5 @@ def test_shares(ratio: float, text: str) -> None:
 
 def test_flame_graph_is_linked_where_it_is_served() -> None:
     """Only with profiles is there a link to them."""
-    assert 'href="/flamegraph"' in Page(profiles=True).render([], [])
-    assert "flamegraph" not in Page().render([], [])
+    assert 'href="/flamegraph"' in LandingPage(profiles=True).render([], [])
+    assert "flamegraph" not in LandingPage().render([], [])

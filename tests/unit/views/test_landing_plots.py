@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from exporter.history import Count
+from exporter.history import CounterValue
 from exporter.model import Kind, Metric, Sample
 from exporter.views.landing_plots import BYTES, COLLECTIVES, GPU, LAUNCHES, NACKS, PORT_SENT, QP_SENT, SENT, read
 
@@ -25,9 +25,9 @@ def test_counts_of_a_process_are_added_up_in_one_layer() -> None:
         ]
     )
     assert {
-        (LAUNCHES, "1"): Count(100, 5.0),
-        (LAUNCHES, "2"): Count(7, 6.0),
-        (COLLECTIVES, "2"): Count(7, 8.0),
+        (LAUNCHES, "1"): CounterValue(100, 5.0),
+        (LAUNCHES, "2"): CounterValue(7, 6.0),
+        (COLLECTIVES, "2"): CounterValue(7, 8.0),
     } == found.counts
 
 
@@ -43,10 +43,10 @@ def test_bytes_sent_are_of_process_queue_pair_and_port() -> None:
         ]
     )
     assert {
-        (SENT, "1"): Count(35, 1.0),
-        (QP_SENT, "1/d/7"): Count(30, 1.0),
-        (QP_SENT, "1/d/8"): Count(5, 1.0),
-        (PORT_SENT, "d/1"): Count(99, 0.0),
+        (SENT, "1"): CounterValue(35, 1.0),
+        (QP_SENT, "1/d/7"): CounterValue(30, 1.0),
+        (QP_SENT, "1/d/8"): CounterValue(5, 1.0),
+        (PORT_SENT, "d/1"): CounterValue(99, 0.0),
     } == found.counts
 
 

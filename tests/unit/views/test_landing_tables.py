@@ -7,7 +7,7 @@ import time
 import pytest
 
 from exporter.model import Distribution, Kind, Metric, Sample
-from exporter.views.landing import Page
+from exporter.views.landing import LandingPage
 from tests.unit.views.test_landing import Reader, row
 
 
@@ -33,7 +33,7 @@ def works(collector: str) -> Sample:
 def test_queue_pair(info: dict[str, str], peer: str) -> None:
     """What a queue pair sent in all opcodes, its peer, its state, and the NACK ratio of its port."""
     who = {"pid": "7", "comm": "nccl", "device": "mlx5_0", "qp": "200"}
-    page = Page().render(
+    page = LandingPage().render(
         [
             sample("rdma.qp.state", 3, **who, port="1", **info),
             sample("rdma.send", 1024, **who, opcode="SEND"),
@@ -52,7 +52,7 @@ def test_queue_pair(info: dict[str, str], peer: str) -> None:
 
 def test_queue_pair_that_sent_nothing_and_ports_that_differ() -> None:
     """Without a post there is no number, and no ratio where it is not known which port of two it uses."""
-    page = Page().render(
+    page = LandingPage().render(
         [
             sample("rdma.qp.state", 9, pid="7", device="mlx5_0", qp="200"),
             sample("rdma.nack", 0.01, device="mlx5_0", port="1", kind="rnr"),
@@ -68,7 +68,7 @@ def test_queue_pair_that_sent_nothing_and_ports_that_differ() -> None:
 def test_queue_pairs_in_profile_node() -> None:
     """Failed ones and then the busiest, with their rate; sums over a process's queue pairs are no row."""
     who = {"pid": "7", "comm": "nccl", "device": "mlx5_0"}
-    page = Page().render(
+    page = LandingPage().render(
         [
             sample("rdma.send", 3072, **who, peer_gid="x"),
             sample("rdma.send.work_requests", 3, **who, opcode="SEND"),
@@ -91,7 +91,7 @@ def test_queue_pairs_in_profile_node() -> None:
 def test_port() -> None:
     """The link and what the device counts; kinds of acknowledgements are added up."""
     port = {"device": "mlx5_0", "port": "1"}
-    page = Page().render(
+    page = LandingPage().render(
         [
             sample("rdma.link.state", 4, **port),
             sample("rdma.link.speed", 50e9, **port),
@@ -128,13 +128,13 @@ def test_gpu_with_its_xids() -> None:
     ]
     expected = ["0", "H100", "lost", "50 %", "3.0 GiB of 80.0 GiB", "61 °C", "413 W"]
 
-    assert [*expected, "3 (79, 94)"] == list(row(Page().render([*samples, works("xid")], []), "0").values())
-    assert [*expected, "–"] == list(row(Page().render(samples, []), "0").values())
+    assert [*expected, "3 (79, 94)"] == list(row(LandingPage().render([*samples, works("xid")], []), "0").values())
+    assert [*expected, "–"] == list(row(LandingPage().render(samples, []), "0").values())
 
 
 def test_gpu_that_answers_nothing() -> None:
     """A GPU of which only the name is known has dashes, and 0 Xids only where Xids are looked for."""
-    page = Page().render([sample("hw.gpu.info", 1, gpu="0", gpu_uuid="GPU-a", name="H100"), works("xid")], [])
+    page = LandingPage().render([sample("hw.gpu.info", 1, gpu="0", gpu_uuid="GPU-a", name="H100"), works("xid")], [])
     assert ["0", "H100", "–", "–", "–", "–", "–", "0"] == list(row(page, "0").values())
 
 
@@ -142,7 +142,7 @@ def test_ranks_are_in_order_with_their_lag(monkeypatch: pytest.MonkeyPatch) -> N
     """Ranks of a communicator are sorted as numbers; the lag is the mean, and unknown is a dash."""
     monkeypatch.setattr(time, "time", lambda: 1000.0)
     rank = {"comm_hash": "c0ffee", "nranks": "12"}
-    page = Page().render(
+    page = LandingPage().render(
         [
             sample("nccl.communicator.info", 1, pid="9", rank="10", **rank),
             sample("nccl.communicator.info", 1, pid="8", rank="9", **rank),
@@ -173,7 +173,7 @@ def test_faults_newest_first_and_blind_spots(monkeypatch: pytest.MonkeyPatch) ->
         sample("accel.node.fault.source_available", 1, source="kmsg"),
         works("faults"),
     ]
-    page = Page().render(samples, [])
+    page = LandingPage().render(samples, [])
     rows = Reader(page[page.index('id="faults"') :]).rows[1:3]
 
     assert [["s1", "nic", "mlx5_1", "0", "5", "60 s ago"], ["s0", "nic", "mlx5_0", "2", "0", "100 s ago"]] == rows
@@ -183,6 +183,6 @@ def test_faults_newest_first_and_blind_spots(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_no_faults_is_not_unknown() -> None:
     """The sentence that there is no fault is shown only where they are looked for."""
-    assert "no faults" in Page().render([works("faults")], [])
-    assert "faults unknown" in Page().render([], [])
-    assert "Unknown: collector faults does not work or is disabled." in Page().render([], [])
+    assert "no faults" in LandingPage().render([works("faults")], [])
+    assert "faults unknown" in LandingPage().render([], [])
+    assert "Unknown: collector faults does not work or is disabled." in LandingPage().render([], [])

@@ -16,7 +16,7 @@ from exporter.faults.xid import duplicates
 from exporter.kmsg.kernel_log import KmsgSettings
 from exporter.model import Sample, Span, Unavailable
 from exporter.nvml.gpus import Gpus
-from exporter.nvml.snapshot import Event, Gpu, GpuIdentity, Snapshot
+from exporter.nvml.snapshot import Event, Gpu, GpuIdentity, GpuSnapshot
 from exporter.views.prometheus import name
 from tests.nodes import make_node
 from tests.support import until
@@ -61,7 +61,7 @@ class Bench:
             log.write(f"{priority},{self._sequence},{round(seconds * 1e6)},-;{text}\n".encode())
 
     def nvml(self, *gpus: Gpu, state: str = "running") -> None:
-        self.gpus.serve(lambda: Snapshot(state, gpus=gpus), lambda seconds: True)
+        self.gpus.serve(lambda: GpuSnapshot(state, gpus=gpus), lambda seconds: True)
 
     def samples(self, series: str) -> list[Sample]:
         assert self.collector is not None

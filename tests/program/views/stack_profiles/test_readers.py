@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 
 from exporter.stack_profiles.bounds import UNKNOWN
-from exporter.stack_profiles.model import Profile
+from exporter.stack_profiles.model import StackProfile
 from exporter.views.stack_profiles import collapsed, pprof, speedscope
 from tests import made_up_profiles as made_up
 from tests import profile_readers as readers
@@ -20,7 +20,7 @@ from tests import profile_readers as readers
 pytestmark = pytest.mark.timeout(400)
 
 
-def top(profile: Profile, folder: Path, *options: str) -> str:
+def top(profile: StackProfile, folder: Path, *options: str) -> str:
     """What `go tool pprof -top` prints of a profile, with functions by file and line."""
     file = folder / "profile.pb.gz"
     file.write_bytes(pprof.encode(profile))
@@ -30,7 +30,7 @@ def top(profile: Profile, folder: Path, *options: str) -> str:
     return done.stdout
 
 
-def decoded(profile: Profile, folder: Path) -> Any:
+def decoded(profile: StackProfile, folder: Path) -> Any:
     message = readers.schema(folder).Profile()
     message.ParseFromString(gzip.decompress(pprof.encode(profile)))
     return message
@@ -110,7 +110,7 @@ def test_schema_has_every_field(tmp_path: Path) -> None:
 def test_negative_values_of_a_delta(tmp_path: Path) -> None:
     """What was freed since is below 0, in two's complement."""
     sample = made_up.inuse().samples[0]
-    profile = Profile(made_up.INUSE, (made_up.Sample(sample.stack, {}, (-1000, -2)),), made_up.SPACE)
+    profile = StackProfile(made_up.INUSE, (made_up.Sample(sample.stack, {}, (-1000, -2)),), made_up.SPACE)
 
     assert [-1000, -2] == list(decoded(profile, tmp_path).sample[0].value)
 
@@ -135,7 +135,7 @@ def test_pprof_format_reads_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("profile", [made_up.inuse(), made_up.hostile()], ids=["inuse", "hostile"])
 @pytest.mark.parametrize("by", ["", "process"])
-def test_speedscope_accepts_it(profile: Profile, by: str) -> None:
+def test_speedscope_accepts_it(profile: StackProfile, by: str) -> None:
     """A document is valid by the schema that the package speedscope has."""
     rules = json.loads((readers.npm("speedscope") / "dist/release/file-format-schema.json").read_text())
     document = json.loads(speedscope.encode(profile, "gpu_inuse of node", by))

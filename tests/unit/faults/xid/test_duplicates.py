@@ -8,7 +8,7 @@ from exporter.faults.xid import duplicates
 from exporter.faults.xid.decode import xid
 from exporter.faults.xid.directory import Directory
 from exporter.faults.xid.duplicates import Duplicates
-from exporter.nvml.snapshot import Gpu, GpuIdentity, Snapshot
+from exporter.nvml.snapshot import Gpu, GpuIdentity, GpuSnapshot
 
 A, B = "00000000:3B:00.0", "00000000:5E:00.0"
 UUID = "GPU-f1648d72-c7c8-9814-2832-7a062b009188"
@@ -76,7 +76,7 @@ def gpu(uuid: str, index: int, bus: str) -> Gpu:
 def test_directory() -> None:
     """A bus id has NVML's index and UUID, and keeps both when NVML no longer lists the GPU."""
     known = [gpu(UUID, 3, "00000000:3B:00.0"), gpu("", 4, "")]
-    directory = Directory(lambda: Snapshot("running", gpus=tuple(known)))
+    directory = Directory(lambda: GpuSnapshot("running", gpus=tuple(known)))
     directory.refresh()
     known.clear()
     directory.refresh()
@@ -90,7 +90,7 @@ def test_directory() -> None:
 def test_directory_learns_from_the_driver() -> None:
     """Without NVML a GPU has the driver's UUID; NVML's entry stays until the driver names another GPU."""
     known: list[Gpu] = []
-    directory = Directory(lambda: Snapshot("running", gpus=tuple(known)))
+    directory = Directory(lambda: GpuSnapshot("running", gpus=tuple(known)))
     directory.learn(A, UUID)
     assert {"gpu_uuid": UUID, "pci_bus_id": A} == directory.labels(A)
 
@@ -105,7 +105,7 @@ def test_directory_learns_from_the_driver() -> None:
 
 def test_directory_is_bounded() -> None:
     """A log cannot fill the directory."""
-    directory = Directory(lambda: Snapshot("absent"))
+    directory = Directory(lambda: GpuSnapshot("absent"))
     for number in range(1000):
         directory.learn(f"{number:08X}:00:00.0", f"GPU-{number}")
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from exporter.stack_profiles import bounds
-from exporter.stack_profiles.model import INUSE, Frame, Profile, Sample
+from exporter.stack_profiles.model import INUSE, Frame, StackProfile, StackSample
 from exporter.views.stack_profiles import collapsed, tree
 from exporter.views.stack_profiles import rows as rows_module
 from exporter.views.stack_profiles.rows import SMALLER, rows
@@ -35,9 +35,9 @@ def test_collapsed_stacks() -> None:
 def test_semicolons_do_not_split_a_frame() -> None:
     """A frame is one frame, whatever its name; what was freed is no line."""
     frame = Frame("a;b\nc")
-    samples = (Sample((frame,), {}, (23, 1)), Sample((Frame("freed"),), {}, (-5, -1)))
+    samples = (StackSample((frame,), {}, (23, 1)), StackSample((Frame("freed"),), {}, (-5, -1)))
 
-    assert b"a:b\\nc 23\n" == collapsed.encode(Profile(INUSE, samples, made_up.SPACE))
+    assert b"a:b\\nc 23\n" == collapsed.encode(StackProfile(INUSE, samples, made_up.SPACE))
 
 
 @pytest.mark.parametrize("by", BY)
@@ -60,14 +60,14 @@ def test_rows_are_a_tree_in_order() -> None:
     assert 1630 == sum(row["self"] for row in found)
     for before, row in zip(found, found[1:], strict=False):
         assert row["level"] <= before["level"] + 1
-    assert rows(Profile(INUSE, (), made_up.SPACE)) == [{"level": 0, "value": 0, "self": 0, "label": "total"}]
+    assert rows(StackProfile(INUSE, (), made_up.SPACE)) == [{"level": 0, "value": 0, "self": 0, "label": "total"}]
 
 
 def test_rows_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a wide tree the largest rows stay, and the others are added up under their caller: selves still add up."""
     monkeypatch.setattr(rows_module, "MOST_ROWS", 20)
-    samples = tuple(Sample((Frame(f"f{at}"), Frame("main")), {}, (at + 1, 1)) for at in range(100))
-    found = rows(Profile(INUSE, samples, made_up.SPACE))
+    samples = tuple(StackSample((Frame(f"f{at}"), Frame("main")), {}, (at + 1, 1)) for at in range(100))
+    found = rows(StackProfile(INUSE, samples, made_up.SPACE))
 
     assert len(found) <= 20
     assert 5050 == sum(row["self"] for row in found) == found[0]["value"]
@@ -80,15 +80,15 @@ def test_a_profile_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounds, "MOST_SAMPLES", 4)
     monkeypatch.setattr(bounds, "MOST_FRAMES", 3)
     deep = tuple(Frame(f"d{at}") for at in range(10))
-    samples = tuple(Sample((Frame(f"f{at}"),) if at else deep, {"pid": "1"}, (at or 1000, 1)) for at in range(10))
-    kept = bounds.bounded(Profile(INUSE, samples, made_up.SPACE))
+    samples = tuple(StackSample((Frame(f"f{at}"),) if at else deep, {"pid": "1"}, (at or 1000, 1)) for at in range(10))
+    kept = bounds.bounded(StackProfile(INUSE, samples, made_up.SPACE))
 
     assert ["d0", "f9", "f8", bounds.REST.name] == [it.stack[0].name for it in kept.samples]
     assert ["d0", "d1", bounds.FURTHER.name] == [it.name for it in kept.samples[0].stack]
     assert (1045, 10) == (kept.total(), kept.total(1))
 
     monkeypatch.setattr(bounds, "MOST_PLACES", 4)
-    kept = bounds.bounded(Profile(INUSE, samples, made_up.SPACE))
+    kept = bounds.bounded(StackProfile(INUSE, samples, made_up.SPACE))
     assert ["d0", "f9", bounds.REST.name] == [it.stack[0].name for it in kept.samples]
     assert (1045, 10) == (kept.total(), kept.total(1))
 
@@ -97,8 +97,8 @@ def test_trees_and_lines_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many and however long the names are, a tree and the lines have a size, and the sum of all."""
     monkeypatch.setattr(tree, "MOST_NODES", 7)
     monkeypatch.setattr(collapsed, "MOST_CHARACTERS", 20)
-    samples = tuple(Sample((Frame(f"leaf{at}"), Frame(f"f{at}")), {}, (at + 1, 1)) for at in range(10))
-    profile = Profile(INUSE, samples, made_up.SPACE)
+    samples = tuple(StackSample((Frame(f"leaf{at}"), Frame(f"f{at}")), {}, (at + 1, 1)) for at in range(10))
+    profile = StackProfile(INUSE, samples, made_up.SPACE)
     found = rows(profile)
 
     assert [(0, "total", 55, 0), (1, tree.DEEPER, 21, 21), (1, "f9", 10, 0), (2, "leaf9", 10, 10)] == [
