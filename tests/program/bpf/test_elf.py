@@ -256,7 +256,7 @@ def read_everything(path: Path) -> None:
         pass
 
 
-@settings(max_examples=300, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     changes=st.lists(st.tuples(st.integers(0, 1 << 14), st.binary(min_size=1, max_size=8)), min_size=1, max_size=12),
     headers=st.lists(st.tuples(st.integers(0, 63), st.integers(0, 255)), max_size=4),
@@ -276,7 +276,7 @@ def test_broken_files_raise_nothing_but_elf_error(
     read_everything(path)
 
 
-@settings(max_examples=300, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     section=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9), st.integers(0, (1 << 64) - 1)), max_size=4),
     segment=st.lists(st.tuples(st.integers(2, 7), st.integers(0, (1 << 64) - 1)), max_size=3),
