@@ -72,7 +72,7 @@ def test_launches_in_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             until(lambda: level(observed, running) == 0, "all launches are counted again")
             whole = counted(observed, running)
             assert whole / (stretch.total - every.total) == pytest.approx(1, rel=0.1)
-            waits = observed.value(CALLS, running.process.pid, api=HIP.wait)
+            waits = observed.value(CALLS, running.process.pid, api="hipStreamSynchronize")
             assert waits * 100 == stretch.total - every.total
             little = running.work(2, pause_us=100_000)
             assert little.calls == counted(observed, running) - whole
