@@ -32,6 +32,12 @@ def splices(request: pytest.FixtureRequest) -> bool:
     return "splice" in request.node.callspec.params["hops"]
 
 
+@pytest.fixture
+def ends_early(request: pytest.FixtureRequest) -> bool:
+    """Whether it ends some streams after their head, with an error of its own, as Caddy 2.6 does."""
+    return "caddy" in request.node.callspec.params["hops"]
+
+
 def test_streams(observed: Observed, hops: Hops) -> None:
     """23 streams of 4 clients: each is one at both, with its tokens; at the proxy its first token is later.
 
@@ -74,16 +80,19 @@ def test_whole_answers(observed: Observed, hops: Hops, splices: bool) -> None:
         assert known <= {2000, None} if splices else known == {2000}
 
 
-def test_clients_that_go(observed: Observed, hops: Hops) -> None:
-    """7 clients leave in the middle of a stream, and their proxy does the same."""
+def test_clients_that_go(observed: Observed, hops: Hops, ends_early: bool) -> None:
+    """7 clients leave in the middle of a stream, and their proxy does the same; Caddy may have ended one itself."""
     since = [Since(observed, it) for it in hops]
     for _ in range(7):
         with Client(hops[0]) as client:
             client.send(request(stream=True, tokens=100, gap=0.2))
             client.receive_head()
         time.sleep(0.05)
-    for answers in (it.answers(7) for it in since):
-        assert {(ROUTE, "200", "client_gone"): 7} == Counter((it.route, it.status, it.aborted) for it in answers)
+    front, server = (Counter((it.route, it.status, it.aborted) for it in one.answers(7)) for one in since)
+    gone, ended = (ROUTE, "200", "client_gone"), (ROUTE, "200", "")
+    assert {gone: 7} == server
+    assert front.keys() <= ({gone, ended} if ends_early else {gone})
+    assert front[gone] >= 4
 
 
 def test_http2_at_the_proxy(observed: Observed, hops: Hops) -> None:
