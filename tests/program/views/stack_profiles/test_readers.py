@@ -110,7 +110,7 @@ def test_schema_has_every_field(tmp_path: Path) -> None:
 def test_negative_values_of_a_delta(tmp_path: Path) -> None:
     """What was freed since is below 0, in two's complement."""
     sample = made_up.inuse().samples[0]
-    profile = StackProfile(made_up.INUSE, (made_up.Sample(sample.stack, {}, (-1000, -2)),), made_up.SPACE)
+    profile = StackProfile(made_up.INUSE, (made_up.StackSample(sample.stack, {}, (-1000, -2)),), made_up.SPACE)
 
     assert [-1000, -2] == list(decoded(profile, tmp_path).sample[0].value)
 
