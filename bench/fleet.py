@@ -117,7 +117,9 @@ def victoria_metrics(fleet: Fleet, folder: Path) -> Iterator[Server]:
     (folder / "scrape.yml").write_text(yaml.safe_dump(config))
     address = f"127.0.0.1:{free_port()}"
     programs = fetch.programs()
-    options = (f"-httpListenAddr={address}", f"-storageDataPath={folder / 'data'}")
+    # Rules of a busy machine wait for each other longer than 10 s.
+    patient = ("-search.maxQueueDuration=2m", "-search.maxQueryDuration=2m")
+    options = (f"-httpListenAddr={address}", f"-storageDataPath={folder / 'data'}", *patient)
     rules = [f"-rule={path}" for path in RULES]
     urls = (f"-datasource.url=http://{address}", f"-remoteWrite.url=http://{address}", "-notifier.blackhole")
     with _running(
@@ -149,7 +151,7 @@ def _running(folder: Path, program: str | Path, *options: str) -> Iterator[subpr
             assert process.poll() is None, (folder / f"{Path(program).name}.log").read_text()[-2000:]
         finally:
             process.terminate()
-            process.wait(120)
+            process.wait(300)
 
 
 def events(fleet: Fleet) -> Iterator[tuple[str, Callable[[], None]]]:
