@@ -193,8 +193,8 @@ def test_no_process_takes_the_rows_of_all_devices() -> None:
 
 def test_rows_of_errors_are_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Errors for which the table had no room do not use up the share of their process: later ones count."""
-    entries = Cuda._entries
-    monkeypatch.setattr(Cuda, "_entries", lambda self: entries(self) | {"errors": 128})
+    entries = Cuda.entries
+    monkeypatch.setattr(Cuda, "entries", lambda self: entries(self) | {"errors": 128})
     build_standins()
     fail = "for code in range({}, {}):\n    lib.standin_fail(b'cuMemFree_v2', code); lib.cuMemFree_v2(c_uint64(1))"
     with observe(layers="driver") as observed, started(observed, Script()) as other:
