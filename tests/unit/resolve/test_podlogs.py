@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.resolve.podlogs import Names, PodLogs
+from exporter.resolve.podlogs import ContainerNames, PodLogs
 
 A, B = (f"{it}0000000-0000-4000-8000-000000000000" for it in "ab")
 
@@ -29,9 +29,9 @@ def test_pods_of_one_tick(tmp_path: Path, add: Callable[[str, int], None]) -> No
     """A pod that is made in the same tick of the kernel's clock as the one before the listing is found."""
     logs, now = PodLogs(tmp_path), time.time_ns()
     add(A, now)
-    assert Names("job-a", "train") == logs.names("", A)
+    assert ContainerNames("job-a", "train") == logs.names("", A)
     add(B, now)
-    assert Names("job-b", "train") == logs.names("", B)
+    assert ContainerNames("job-b", "train") == logs.names("", B)
 
 
 def test_a_folder_without_change_is_not_listed_again(
@@ -42,4 +42,4 @@ def test_a_folder_without_change_is_not_listed_again(
     add(A, time.time_ns() - 10_000_000_000)
     assert logs.names("", A)
     monkeypatch.delattr(os, "scandir")
-    assert Names() == logs.names("", B)
+    assert ContainerNames() == logs.names("", B)
