@@ -89,10 +89,10 @@ def test_clients_that_go(observed: Observed, hops: Hops, ends_early: bool) -> No
             client.receive_head()
         time.sleep(0.05)
     front, server = (Counter((it.route, it.status, it.aborted) for it in one.answers(7)) for one in since)
-    gone, ended = (ROUTE, "200", "client_gone"), (ROUTE, "200", "")
-    assert {gone: 7} == server
-    assert front.keys() <= ({gone, ended} if ends_early else {gone})
-    assert front[gone] >= 4
+    left, ended = (ROUTE, "200", "client_gone"), (ROUTE, "200", "")
+    assert {left: 7} == server
+    assert front.keys() <= ({left, ended} if ends_early else {left})
+    assert front[left] >= 4
 
 
 def test_http2_at_the_proxy(observed: Observed, hops: Hops) -> None:
