@@ -220,7 +220,7 @@ CASES = (
     Case(
         rows.CPU,
         "kernel log",
-        _logs("mce: [Hardware Error]: CPU 12: Machine Check: 0 Bank 7: 8c00004000010090"),
+        _logs("mce: [Hardware Error]: CPU 12: Machine Check: 0 Bank 7: be00000000800400"),
         "CpuFault",
         {"component": "12"},
     ),
