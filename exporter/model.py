@@ -95,7 +95,7 @@ class Metric:
 
     @cached_property
     def fault(self) -> bool:
-        """Whether the metric is of errors or faults, by the words of its name: a limit folds its series last."""
+        """Return whether the metric is of errors or faults, by the words of its name: a limit folds its series last."""
         return not self.name.startswith("accel_exporter") and not _FAULT_WORDS.isdisjoint(self.name.split("."))
 
     def sample(self, value: Value, labels: Labels | None = None) -> Sample:

@@ -102,7 +102,7 @@ class Attachments:
 
     @property
     def contended(self) -> bool:
-        """Whether files were left for the next round."""
+        """Return whether files were left for the next round."""
         return self._contended
 
     def _payer(self) -> User:
@@ -111,7 +111,7 @@ class Attachments:
         return self._user
 
     def of(self, mapping: Mapping) -> Attached | None:
-        """What is attached to the mapped file, attaching first if it is new; None if it is of no interest.
+        """Return what is attached to the mapped file, attaching first if it is new; None if it is of no interest.
 
         Raises Vanished when the mapping vanished before its file was seen, and Wait when its user's time is used up.
         """
@@ -221,7 +221,7 @@ class Attachments:
         return "" if self.shares.take_place(self._user) else "share"
 
     def _find_place(self, owner: int) -> bool:
-        """Whether there is a place for a file of this owner, if need be one that another user gives back."""
+        """Return whether there is a place for a file of this owner, if need be one that another user gives back."""
         of_users = [it for it in self if it.held.owner != _ROOT]
         if owner != _ROOT and len(of_users) >= MAX_LIBRARIES - FOR_ROOT:
             given = places.to_give_back(of_users, self._user, self.shares)

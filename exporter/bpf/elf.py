@@ -142,7 +142,7 @@ class Elf(ElfFile):
                     yield index, symbol
 
     def _find_names(self, strings: Section, wanted: Collection[str]) -> dict[int, str]:
-        """Where in the string table the wanted names are.
+        """Return where in the string table the wanted names are.
 
         Linkers let a name share the end of a longer one (ncclSend within pncclSend), so strings are chosen by their
         last bytes, which one pass can do for any number of names.

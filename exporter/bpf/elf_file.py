@@ -106,16 +106,16 @@ class ElfFile:
         self.close()
 
     def parts(self, kind: int) -> list[LoadedPart]:
-        """What the segments of a kind (p_type) take of the file."""
+        """Return what the segments of a kind (p_type) take of the file."""
         return [LoadedPart(s.address, s.offset, s.in_file) for s in self._segments if s.kind == kind]
 
     @property
     def code_parts(self) -> list[LoadedPart]:
-        """Where the file has code."""
+        """Return where the file has code."""
         return [LoadedPart(s.address, s.offset, s.in_file) for s in self._code]
 
     def offset(self, address: int) -> int:
-        """Where in the file the byte of an address is; ElfError if the file has none."""
+        """Return where in the file the byte of an address is; ElfError if the file has none."""
         segment = next((s for s in self._segments if s.kind == _LOAD and 0 <= address - s.address < s.in_file), None)
         if segment is None:
             raise ElfError("an address for which the file has no content")

@@ -40,11 +40,11 @@ class WorkerProcesses:
         return used
 
     def runs(self) -> bool:
-        """Whether either is on a processor, or waits for one."""
+        """Return whether either is on a processor, or waits for one."""
         return any(_state(pid) == "R" for pid in (self.process.pid, self.reader) if pid)
 
     def is_stopped(self) -> bool:
-        """Whether either was stopped by a signal or a tracer."""
+        """Return whether either was stopped by a signal or a tracer."""
         return any(_state(pid) in ("T", "t") for pid in (self.process.pid, self.reader) if pid)
 
     def kill(self) -> bool:
@@ -60,7 +60,7 @@ class WorkerProcesses:
         return self.has_ended()
 
     def has_ended(self) -> bool:
-        """Whether both have ended; if so, the reader's pidfd is closed. Safe from any thread."""
+        """Return whether both have ended; if so, the reader's pidfd is closed. Safe from any thread."""
         with self._lock:
             if self.process.poll() is None:
                 return False

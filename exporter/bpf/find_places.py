@@ -63,7 +63,7 @@ def find_places(library: Library, symbols: Sequence[str]) -> Places:
 
 
 def place_all(elf: Elf, functions: Mapping[str, Function]) -> Placed:
-    """Where each function is probed; called in the process that reads files."""
+    """Return where each function is probed; called in the process that reads files."""
     found: dict[str, Placement] = {}
     problems: dict[str, str] = {}
     for symbol, function in functions.items():

@@ -43,7 +43,7 @@ class Hook:
         return ALLOWED if self.returns or self.paired else ALWAYS
 
     def point(self, function: Function, placement: Placement, library: int = 0) -> Point:
-        """Where the hook runs, for a function that is probed at this place in the library of this number."""
+        """Return where the hook runs, for a function that is probed at this place in the library of this number."""
         behind = placement.offset - function.offset if self.placed else 0
         number = library << _LIBRARY if self.numbered else 0
         return Point(placement.offset, self.cookie | behind << 32 | number)

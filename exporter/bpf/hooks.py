@@ -149,7 +149,7 @@ class Hooked:
 
     @property
     def refused(self) -> bool:
-        """Whether return probes are wanted and not allowed at present."""
+        """Return whether return probes are wanted and not allowed at present."""
         return bool(self._refusal) and any(self._waits_for_returns(symbol) for symbol in self.places.found)
 
     def states(self) -> Iterator[HookState]:

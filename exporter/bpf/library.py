@@ -196,7 +196,7 @@ def examine(
 
 
 def search(elf: Elf, wanted: list[str], imported: list[str], traced: list[str]) -> Contents | None:
-    """What of these names a file defines, imports, or has probes of; None if nothing at all.
+    """Return what of these names a file defines, imports, or has probes of; None if nothing at all.
 
     None too where the file is of another architecture, as an emulator (qemu-user) maps them: this machine's breakpoint
     would be wrong code there.

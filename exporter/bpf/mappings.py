@@ -43,7 +43,7 @@ class MappedFile(NamedTuple):
 
     @property
     def unchanging(self) -> tuple[int, ...]:
-        """What stays the same when the content changes."""
+        """Return what stays the same when the content changes."""
         return self.inode, self.number, self.device, self.generation
 
 

@@ -51,7 +51,7 @@ class Map:
 
     @property
     def can_be_full(self) -> bool:
-        """Whether the map may have no room for a key."""
+        """Return whether the map may have no room for a key."""
         return self.kind not in _NEVER_FULL
 
     def items(self) -> Iterator[tuple[Any, Any]]:
@@ -166,7 +166,7 @@ class Map:
 
     @cached_property
     def _found(self) -> ctypes.Array[ctypes.c_char]:
-        """Where looked-up values are put, under the lock."""
+        """Return where looked-up values are put, under the lock."""
         return _buffer(self._row)()
 
     @cached_property

@@ -17,7 +17,7 @@ _LONGEST_TEXT = 1 << 16
 
 
 def encode(value: Any) -> Any:
-    """What json can write; TypeError for what has no place in a message."""
+    """Return what json can write; TypeError for what has no place in a message."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if is_dataclass(value) and not isinstance(value, type):

@@ -47,7 +47,7 @@ def link(
 
 
 def supported() -> bool:
-    """Whether this kernel has multi-uprobe links, and permits them."""
+    """Return whether this kernel has multi-uprobe links, and permits them."""
     return refusal() == 0
 
 

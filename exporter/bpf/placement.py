@@ -85,7 +85,7 @@ def place(elf: Elf, function: Function) -> Placement:
 
 
 def cheaper(code: bytes) -> int:
-    """How many bytes past the symbol the first emulated instruction is; 0 when there is none to be trusted."""
+    """Return how many bytes past the symbol the first emulated instruction is; 0 when there is none to be trusted."""
     import capstone  # type: ignore[import-untyped]  # 13 MB: in the child that reads files only
 
     decoder = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
@@ -102,7 +102,7 @@ def cheaper(code: bytes) -> int:
 
 
 def _keeps_arguments(name: str, operands: str) -> bool:
-    """Whether an instruction leaves arguments, stack pointer and memory alone and goes on to the next one."""
+    """Return whether an instruction leaves arguments, stack pointer and memory alone and goes on to the next one."""
     return name in _ONLY_READ or name in _WRITE_FIRST_OPERAND and operands.split(",")[0] in _HOLD_NO_ARGUMENT
 
 

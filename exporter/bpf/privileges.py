@@ -81,7 +81,7 @@ def missing() -> list[str]:
 
 
 def in_user_namespace() -> bool:
-    """Whether this process has capabilities in a user namespace only; False where that is not known."""
+    """Return whether this process has capabilities in a user namespace only; False where that is not known."""
     try:
         return _OWN_USER_NAMESPACE.stat().st_ino != _HOST_USER_NAMESPACE
     except OSError:
@@ -89,7 +89,7 @@ def in_user_namespace() -> bool:
 
 
 def remedy() -> str:
-    """What to do where the kernel does not permit BPF or perf events."""
+    """Return what to do where the kernel does not permit BPF or perf events."""
     if in_user_namespace():
         return LEAVE_USER_NAMESPACE
     return GRANT if missing() else PERMIT

@@ -175,7 +175,7 @@ class Probes:
             self._listener.processes_replaced(pids)
 
     def states(self) -> list[HookState]:
-        """How each symbol of each library is observed, and why not; for people to read."""
+        """Return how each symbol of each library is observed, and why not; for people to read."""
         return [state for probed in self.present() for state in probed.hooked.states()]
 
     def uncovered(self) -> dict[str, tuple[str, ...]]:

@@ -86,7 +86,7 @@ def exactly(connection: socket.socket, size: int) -> bytes:
 
 
 def slowness() -> float:
-    """How many times longer than usual a fixed piece of work takes here; emulated, 10 to 50 times."""
+    """Return how many times longer than usual a fixed piece of work takes here; emulated, 10 to 50 times."""
     taken = []
     text = b"\0".join(b"%d" % number for number in range(2000))
     for _ in range(3):
@@ -157,7 +157,7 @@ def _read(opener: socket.socket, slow: float) -> None:
 
 
 def _answer(message: bytes, descriptors: list[int], slow: float) -> bytes:
-    """What the call returned or raised, as JSON."""
+    """Return what the call returned or raised, as JSON."""
     files: list[Elf] = []
     try:
         while descriptors:

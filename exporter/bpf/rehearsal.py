@@ -196,7 +196,7 @@ class Rehearsal:
 
     @property
     def runs(self) -> bool:
-        """Whether the costs are being found."""
+        """Return whether the costs are being found."""
         return self._thread is not None and not self.over.is_set()
 
     def close(self) -> None:

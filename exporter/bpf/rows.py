@@ -34,7 +34,7 @@ def field_format(ctype: CType, name: str, size: int = 0) -> str:
 
 
 def tgid_at(ctype: CType, at: int = 0) -> int | None:
-    """Where a key has the process's id: its field `tgid`, wherever that is nested, or all of a 32-bit key."""
+    """Return where a key has the process's id: its field `tgid`, wherever that is nested, or all of a 32-bit key."""
     if not issubclass(ctype, ctypes.Structure):
         return at if not at and ctypes.sizeof(ctype) == 4 else None
     if hasattr(ctype, "tgid"):

@@ -140,7 +140,7 @@ def try_return_probes() -> Survival:
 
 
 def _try_stacks(on_return: Program) -> bool:
-    """Whether a call on another stack leaves the one alive that it was made in; without sessions it does not."""
+    """Return whether a call on another stack leaves the one alive that it was made in; without sessions it does not."""
     if not on_return.session:
         return False
     with TrialProgram(stacks_image()) as program:
@@ -163,7 +163,7 @@ def judge(ends: Mapping[Confinement, int], hits: int) -> Survival:
 
 
 def protection(proc: Path, pid: int) -> Protection | None:
-    """What a process runs under, by its /proc/PID/status; None when it has ended."""
+    """Return what a process runs under, by its /proc/PID/status; None when it has ended."""
     try:
         file = os.open(living(proc, pid) / "status", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -184,7 +184,7 @@ def _value(status: bytes, name: bytes) -> bytes:
 
 
 def returns_allowed(survival: Survival, users: Collection[Protection]) -> tuple[bool, str]:
-    """Whether a library may get return probes, given the processes that use it; if not, why and what to do.
+    """Return whether a library may get return probes, given the processes that use it; if not, why and what to do.
 
     Filters are common and a process can start under one at any time, so where one makes return probes deadly no
     library gets them. Shadow stacks are enabled by the user of a program, so they only count where they are:

@@ -15,7 +15,7 @@ _finding = threading.Lock()
 
 
 def places() -> Mapping[str, int]:
-    """Where this kernel has the calls that wait for return probes: constants of bpf/returns.bpf.h, in bytes.
+    """Return where this kernel has the calls that wait for return probes: constants of bpf/returns.bpf.h, in bytes.
 
     Empty where it has no sessions, no type information, other structures, or a verifier that refuses to read them.
     BpfError for what may pass.

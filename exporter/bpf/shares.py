@@ -45,7 +45,7 @@ class Shares:
         return user_of(self._proc, pid)
 
     def may_spend(self, user: User) -> bool:
-        """Whether there is time left for a file of this user."""
+        """Return whether there is time left for a file of this user."""
         return self.left(user) > 0
 
     def left(self, user: User) -> float:
@@ -75,7 +75,7 @@ class Shares:
             return True
 
     def places(self, user: User) -> int:
-        """How many places a user has."""
+        """Return how many places a user has."""
         return self._places.get(user, 0)
 
     def give_place(self, user: User) -> None:

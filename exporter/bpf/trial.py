@@ -30,7 +30,7 @@ class Trial:
 
     @property
     def costs(self) -> Costs | None:
-        """What a probe costs here; None, logged once, where that cannot be measured. Safe from any thread."""
+        """Return what a probe costs here; None, logged once, where that cannot be measured. Safe from any thread."""
         with self._trying:
             return self._costs
 
@@ -43,7 +43,7 @@ class Trial:
             return None
 
     def returns_allowed(self, users: Collection[Protection]) -> tuple[bool, str]:
-        """Whether a library that these use may get return probes; if not, why and what to do."""
+        """Return whether a library that these use may get return probes; if not, why and what to do."""
         if not self._returns:
             return False, "they are switched off (--no-bpf.return-probes)"
         return returns_allowed(self.survival, users)

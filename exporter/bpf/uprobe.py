@@ -41,7 +41,7 @@ class AttachError(BpfError):
 
 
 def attach_to(program: Program, path: str | Path, points: Sequence[Point], pid: int, returns: bool = False) -> Link:
-    """As `attach`, in one process; where exporter.bpf.process_links.supported()."""
+    """Attach as `attach` does, in one process; where exporter.bpf.process_links.supported()."""
     if descriptors.room() < 1:
         raise _refusal(errno.EMFILE, program, os.fspath(path), points)
     try:

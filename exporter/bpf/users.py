@@ -57,7 +57,7 @@ class LibraryUsers:
         return self._pids.get(descriptor)
 
     def knows(self, pid: int, attached: Attached) -> bool:
-        """Whether all interests of a library have been given this process."""
+        """Return whether all interests of a library have been given this process."""
         process = self.processes.get(pid)
         return process is not None and process.libraries.get(attached, 0) == len(attached.links)
 
@@ -147,7 +147,7 @@ class LibraryUsers:
             self.next_due = 0.0 if count > BATCH_MOST else min(self.next_due, time.monotonic() + BATCH_SECONDS)
 
     def any_queued(self, pids: Collection[int]) -> bool:
-        """Whether the end of one of these processes is queued, and so another one has its pid now."""
+        """Return whether the end of one of these processes is queued, and so another one has its pid now."""
         return not (self._ended.isdisjoint(pids) and self._ended_unlisted.isdisjoint(pids))
 
     def deliver_ends(self, attachments: Iterable[Attached]) -> None:

@@ -55,16 +55,16 @@ class Verdicts:
         self._verdicts[file] = attached
 
     def is_uninteresting(self, file: MappedFile) -> bool:
-        """Whether the file was searched and holds nothing of interest."""
+        """Return whether the file was searched and holds nothing of interest."""
         return file not in self._doubtful and self._verdicts.get(file, self) is None
 
     def is_open(self, file: MappedFile, find_user: Callable[[], User]) -> bool:
-        """Whether there is no verdict on a file yet that holds for this user."""
+        """Return whether there is no verdict on a file yet that holds for this user."""
         turned_away = self._turned_away.get(file)
         return file not in self._verdicts or (turned_away is not None and find_user() not in turned_away)
 
     def is_long(self, file: MappedFile) -> bool:
-        """Whether the first try of a file, in a slice of time, was too short to search it."""
+        """Return whether the first try of a file, in a slice of time, was too short to search it."""
         return file in self._long
 
     def is_doubtful(self, file: MappedFile) -> bool:

@@ -63,7 +63,7 @@ class Cuda(ProbeCollector[Activity]):
         self.profiling: CudaProfiling | None = None
 
     def load(self) -> None:
-        """As of any probe; waits NVML_SECONDS at most for the memory of the node's GPUs."""
+        """Start as any probe; waits NVML_SECONDS at most for the memory of the node's GPUs."""
         self._live_rows = self.node.settings["live-allocations"] or live_rows(self.node.gpus.memory(NVML_SECONDS))
         super().load()
 

@@ -50,14 +50,14 @@ class MemoryTotals(NamedTuple):
         return None if self.untracked or self.doubtful else max(0, self.allocated - self.freed - self.implicit)
 
     def ended(self) -> MemoryTotals:
-        """After the process: the system took back what was tracked and not freed; who freed the rest is not known."""
+        """Return the totals after the process: the system took back what was tracked; who freed the rest is not known."""
         implicit = max(self.implicit, self.allocated - self.freed - self.untracked)
         return self._replace(implicit=implicit, doubtful=0)
 
 
 @dataclass(slots=True)
 class Counts:
-    """Of a process on a device.
+    """Counts of a process on a device.
 
     `api` is a function's number; `layer`, `memory` and so on are enums of bpf/cuda/cuda.h.
     """
@@ -119,7 +119,7 @@ class Activity:
             self.devices.setdefault(device, Counts()).absorb(counts)
 
     def whole(self) -> Counts:
-        """Of all its devices together."""
+        """Return the counts of all its devices together."""
         return together(self.devices.values())
 
 

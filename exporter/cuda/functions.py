@@ -53,7 +53,7 @@ class CudaFunction:
         return int.from_bytes(bytes(cookie), sys.byteorder)
 
     def hooks(self, types: Btf, api: int, all_errors: bool, bounded: bool = False) -> list[Hook]:
-        """What runs at it. `all_errors`: errors are counted also where the result is otherwise of no interest.
+        """Return what runs at it. `all_errors`: errors are counted also where the result is otherwise of no interest.
 
         `bounded`: where it launches, and costs too much, it may be probed in windows. Not if its errors count too.
         """

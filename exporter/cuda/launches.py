@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _Calls:
-    """Of one process: `launches` by device and function, other calls by function."""
+    """Calls of one process: `launches` by device and function, other calls by function."""
 
     launches: dict[tuple[int, int], int] = field(default_factory=dict)
     others: dict[int, float] = field(default_factory=lambda: defaultdict(float))

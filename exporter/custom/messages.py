@@ -52,7 +52,7 @@ class Shape:
 
     @property
     def fills(self) -> bool:
-        """Whether a full map takes no new key. An LRU map drops an old key for a new one."""
+        """Return whether a full map takes no new key. An LRU map drops an old key for a new one."""
         return "Hash" in self.kind and "Lru" not in self.kind
 
 

@@ -81,7 +81,7 @@ class _Piece:
 
 @dataclass(slots=True)
 class Estimate:
-    """Of one process.
+    """An estimate of what one process did.
 
     Calls in a gap between two windows are to the reference, or without one to the CPU time, as in those windows. So
     what a probe slows down is not counted less, and a process that waits is not counted more. Where neither is to be
@@ -158,7 +158,7 @@ def _continued(known: Estimate | None, at: ProcessTally, owner: object) -> Estim
 
 
 class Estimates:
-    """Of the processes of one collector, by pid. Safe from any thread.
+    """Estimates of the processes of one collector, by pid. Safe from any thread.
 
     Each process goes by the windows of one file, `owner`, also where it uses two.
     """

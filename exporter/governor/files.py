@@ -106,7 +106,7 @@ class WindowedFile:
         return min(1.0, (self._probed_seconds(now) - before) / (now - since)) if now > since else float(self._on)
 
     def _look(self) -> None:
-        """All calls are counted: compare cost and bound."""
+        """Compare, while all calls are counted, cost and bound."""
         self._estimates.follow(self, self._read)
         before, now = self._before, self._read()
         self._weigh(now)

@@ -69,7 +69,7 @@ class Governed:
 
     @property
     def throttled(self) -> bool:
-        """Whether calls may be left out now."""
+        """Return whether calls may be left out now."""
         return any(it.ladder.throttled for it in [*self._files.values()])
 
     @property

@@ -11,7 +11,7 @@ _WHOLE = 0.99
 
 
 class Standings:
-    """Of the processes of one file, by pid."""
+    """Costs of the processes of one file, by pid."""
 
     def __init__(self) -> None:
         self.kept: set[int] = set()

@@ -49,7 +49,7 @@ class RdmaDevice:
         wide_counters: WideCounters | None = None,
         all_counters: bool = False,
     ) -> None:
-        """With `compatible` there are node_exporter's series too; without `ethtool` no series of network interfaces.
+        """Read node_exporter's series too with `compatible`, and none of network interfaces without `ethtool`.
 
         `wide_counters` are those of this device from before. With `all_counters` each file has a series of its name.
         """

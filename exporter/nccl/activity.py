@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Calls(NamedTuple):
-    """Of one kind, in one process; fields are those of struct calls in bpf/nccl/nccl.h."""
+    """Calls of one kind, in one process; fields are those of struct calls in bpf/nccl/nccl.h."""
 
     calls: int
     bytes: int
@@ -128,12 +128,12 @@ def in_flight(maps: Mapping[str, Map]) -> Iterator[tuple[int, Flight]]:
 
 
 def _will_return(returning: Map, call: Flight) -> bool:
-    """Whether the return of a call is seen: return probes may have been detached since it began."""
+    """Return whether the return of a call is seen: return probes may have been detached since it began."""
     return bool(returning.get(call.cookie.library) == call.returning)
 
 
 def take(maps: Mapping[str, Map], pids: Collection[int]) -> dict[int, Activity]:
-    """What was counted of these processes, which the maps do not hold any more then."""
+    """Return what was counted of these processes, which the maps do not hold any more then."""
     return dict(_counts(cast(CountedRows, {name: maps[name].take(pids) for name in COUNTED})))
 
 

@@ -36,7 +36,7 @@ class NcclFunction:
 
     @property
     def is_message(self) -> bool:
-        """Whether it is one of the many calls of a group: an all-to-all over n ranks is n of each."""
+        """Return whether it is one of the many calls of a group: an all-to-all over n ranks is n of each."""
         return self.kind in ("Send", "Recv")
 
     def cookie(self, types: Btf, api: int, layout: int) -> int:
@@ -53,7 +53,7 @@ class NcclFunction:
         return int.from_bytes(bytes(cookie), sys.byteorder)
 
     def hooks(self, types: Btf, api: int, layout: int, time_messages: bool = True) -> list[Hook]:
-        """What runs at it: one program at its entry, and one at its return where that is of interest."""
+        """Return what runs at it: one program at its entry, and one at its return where that is of interest."""
         cookie = self.cookie(types, api, layout)
         if self.is_message and not time_messages:
             return [Hook("on_message", cookie, sampled=True)]

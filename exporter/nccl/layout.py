@@ -104,7 +104,7 @@ class _Reads:
         return (at for at in found if _LEAST_OFFSET <= at < _MOST_OFFSET and at % 4 == 0)
 
     def calls_a_check(self) -> bool:
-        """Whether a function that it calls compares something with NCCL_MAGIC."""
+        """Return whether a function that it calls compares something with NCCL_MAGIC."""
         move = self._function.offset - self._function.address
         targets = list(dict.fromkeys(self._call_targets()))[:_MOST_CALLEES]
         return any(self._has_magic(Function("", target + move, 0, target, 0)) for target in targets)
@@ -151,7 +151,7 @@ class _Reads:
 
 
 def _version(elf: Elf, function: Function | None) -> int:
-    """What ncclGetVersion gives: the first number it stores, 22304 for 2.23.4; 0 if it is not found."""
+    """Return what ncclGetVersion gives: the first number it stores, 22304 for 2.23.4; 0 if it is not found."""
     for it in _disassemble(elf, function, _VERSION_CODE) if function else ():
         name, _, operands = it.op_str.partition(", ")
         if it.mnemonic == "mov" and (name.startswith("dword ptr [") or elf.machine == AARCH64):

@@ -48,12 +48,12 @@ def function(api: int) -> NcclFunction:
 
 
 def comm_hash(number: int) -> str:
-    """As NCCL prints it."""
+    """Return the hash of a communicator as NCCL prints hashes."""
     return f"{number:016x}"
 
 
 def samples(process: Process[Activity], kinds: Kinds, wall_ns: Callable[[int], int], returns: bool) -> Iterator[Sample]:
-    """What one process did. `returns`: its calls are seen to return, so those in flight are known."""
+    """Yield what one process did. `returns`: its calls are seen to return, so those in flight are known."""
     return _Samples(process, kinds, wall_ns).all(returns)
 
 

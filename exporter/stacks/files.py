@@ -86,7 +86,7 @@ class CodeFile:
         return self._rules[address]
 
     def unnamed(self, address: int) -> bool:
-        """Whether the functions at an address have not been looked up yet."""
+        """Return whether the functions at an address have not been looked up yet."""
         return address not in self._sources
 
     def look_up(self, addresses: Iterable[int]) -> None:
@@ -135,7 +135,7 @@ class CodeFile:
 
 
 def is_interpreter(path: str, first: bool) -> bool:
-    """Whether a file may hold a Python interpreter: the program itself, or what is named after Python."""
+    """Return whether a file may hold a Python interpreter: the program itself, or what is named after Python."""
     return first or "python" in PurePosixPath(path).name.lower()
 
 

@@ -144,7 +144,7 @@ class StackLedger:
             return self._of_id.get(number, NO_STACK) if number else NO_STACK
 
     def knows(self, ids: Iterable[int]) -> bool:
-        """Whether the stacks of all these allocations are here."""
+        """Return whether the stacks of all these allocations are here."""
         with self._lock:
             return all(number in self._of_id for number in ids if number)
 

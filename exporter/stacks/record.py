@@ -61,7 +61,7 @@ class StackRecord:
 
     @property
     def anywhere(self) -> bool:
-        """Whether the thread was anywhere, not at the first instruction of a function."""
+        """Return whether the thread was anywhere, not at the first instruction of a function."""
         return bool(self.id & OF_THREAD)
 
 

@@ -42,7 +42,7 @@ class OwnedBytes(NamedTuple):
 
 
 def is_of_allocator(stack: Stack) -> bool:
-    """Whether PyTorch's caching allocator made this allocation: nothing else in its library allocates."""
+    """Return whether PyTorch's caching allocator made this allocation: nothing else in its library allocates."""
     return any(frame.module.rpartition("/")[2] == _LIBRARY for frame in stack)
 
 

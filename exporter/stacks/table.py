@@ -69,7 +69,7 @@ class StackTable:
 
     @property
     def is_worn(self) -> bool:
-        """Whether the child has used so many numbers that it should begin again."""
+        """Return whether the child has used so many numbers that it should begin again."""
         return len(self._numbers) >= 2 * MOST_STACKS
 
     @property

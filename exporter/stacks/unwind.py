@@ -47,7 +47,7 @@ class Modules(Protocol):
     def rule(self, place: ModuleOffset) -> UnwindRule | None: ...
 
     def is_code(self, pc: int) -> bool:
-        """Whether an address is in a file's code, or in code made at run time that has a name."""
+        """Return whether an address is in a file's code, or in code made at run time that has a name."""
         ...
 
 
@@ -159,7 +159,7 @@ class Unwinder:
         return now[rule.base] + rule.offset & (1 << 64) - 1
 
     def _by_frame_pointer(self, now: list[int], stack: StackSnapshot, modules: Modules) -> tuple[int, int, bool] | str:
-        """For code without frame information: its frame pointer, if that leads to code."""
+        """Return the caller by the frame pointer, for code without frame information, if that leads to code."""
         frame = now[self._machine.frame]
         try:
             if frame < now[self._machine.stack]:

@@ -43,13 +43,13 @@ class Provider:
 
     @property
     def searched(self) -> bool:
-        """Whether nothing more can be found in the file."""
+        """Return whether nothing more can be found in the file."""
         found = self.found and "post_send" in self.found.functions and not self.found.release_unknown
         return bool(found) or SET_OPS not in self.library.imports
 
     @property
     def whole(self) -> bool:
-        """Whether every version of the data path's functions is found in the file."""
+        """Return whether every version of the data path's functions is found in the file."""
         return bool(self.found and self.searched and not self.found.incomplete and "poll_cq" in self.found.functions)
 
     def probes(self, part: Library) -> bool:

@@ -82,7 +82,7 @@ class LandingPage:
 
 
 def _facts(named: NamedSamples, states: Sequence[CollectorState], jobs: int, lost: int) -> str:
-    """How the node and the exporter are, a word on each, with a link to the table that has the rest."""
+    """Return how the node and the exporter are, a word on each, with a link to the table that has the rest."""
     probed, wanted = probes(named.all("accel_exporter.probe.attached"))
     working = sum(state.health is Health.OK for state in states)
     broken = any(state.health in (Health.FAILED, Health.LATE) for state in states)

@@ -52,7 +52,7 @@ class JobProcess:
 
     @property
     def seen(self) -> bool:
-        """Whether it did anything besides having a library."""
+        """Return whether it did anything besides having a library."""
         known = (self.bytes, self.resident, self.launches, self.errors, self.collectives, self.sent)
         return bool(self.waits) or any(it is not None for it in known)
 
@@ -148,7 +148,7 @@ def period(recent: Recent) -> str:
 
 
 def where(labels: Mapping[str, str]) -> str:
-    """Where a process runs: in a pod, a Slurm job, a container, else on the host."""
+    """Return where a process runs: in a pod, a Slurm job, a container, else on the host."""
     if labels.get("pod"):
         return "/".join(filter(None, (labels.get("namespace"), labels["pod"], labels.get("container"))))
     if labels.get("slurm_job_id"):

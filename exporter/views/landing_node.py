@@ -187,7 +187,7 @@ def _attached(n: int, of: int) -> str:
 
 
 def losses(named: NamedSamples) -> Iterable[tuple[str, str, float]]:
-    """What was lost, of which, how many."""
+    """Return what was lost, of which, how many."""
     for name, meaning in LOSSES.items():
         for sample in named.all(name):
             if number(sample):

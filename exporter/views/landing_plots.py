@@ -25,7 +25,7 @@ def history() -> History:
 
 
 def read(samples: Sequence[Sample]) -> ScrapeValues:
-    """What is plotted and of which rates are shown; what is not in the samples is not in it."""
+    """Return what is plotted and of which rates are shown; what is not in the samples is not in it."""
     named = NamedSamples(samples, containers=False)
     watched = {kind for kind, collector in _PROCESSES.items() if named.healthy(collector)}
     by_pair = [it for it in named.of_processes("rdma.send") if it.labels.get("qp")]

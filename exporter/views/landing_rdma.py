@@ -52,7 +52,7 @@ class Pair:
 
     @property
     def working(self) -> bool:
-        """Whether the queue pair is not known to be in an error state."""
+        """Return whether the queue pair is not known to be in an error state."""
         return self.state not in ("ERR", "SQE")
 
     @property
@@ -140,7 +140,7 @@ def _port(pair: Pair) -> str:
 
 
 def _ratio(ratios: Mapping[str, float], device: str, pair: Pair) -> str:
-    """Of the queue pair's port, or of the device's only one where the port is not known."""
+    """Return the ratio of the queue pair's port, or of the device's only port where the port is not known."""
     own = [ratio for at, ratio in ratios.items() if at.rpartition("/")[0] == device]
     ratio = ratios.get(f"{device}/{_port(pair)}") if _port(pair) else own[0] if len(own) == 1 else None
     return amount(None if ratio is None else share(ratio))

@@ -52,11 +52,11 @@ class NamedSamples:
 
     @property
     def searched(self) -> bool:
-        """Whether libraries are searched for."""
+        """Return whether libraries are searched for."""
         return any(self.where("accel_exporter.source.age", source="processes"))
 
     def healthy(self, collector: str) -> bool:
-        """Whether the collector ended in time and without an error."""
+        """Return whether the collector ended in time and without an error."""
         return bool(self.total("accel_exporter.collector.success", collector=collector))
 
 

@@ -130,7 +130,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def unserved(self) -> bool:
-        """Whether HTTP has not got the connection yet."""
+        """Return whether HTTP has not got the connection yet."""
         return self._handler is None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
