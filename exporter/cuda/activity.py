@@ -50,7 +50,7 @@ class MemoryTotals(NamedTuple):
         return None if self.untracked or self.doubtful else max(0, self.allocated - self.freed - self.implicit)
 
     def ended(self) -> MemoryTotals:
-        """Return the totals after the process: the system took back what was tracked; who freed the rest is not known."""
+        """Return the totals after its end: the system took back what was tracked; who freed the rest is not known."""
         implicit = max(self.implicit, self.allocated - self.freed - self.untracked)
         return self._replace(implicit=implicit, doubtful=0)
 
