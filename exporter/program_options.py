@@ -36,7 +36,7 @@ OPTIONS = (
     Option(
         "profile",
         "node",
-        "Set of series: node has at most 3,000 of a node with 8 GPUs and 8 NICs, debug all 25,000 of it, fleet "
+        "Set of series: node has at most 3,000 of a node with 8 GPUs and 8 NICs, debug all 22,000 of it, fleet "
         "1,200. /metrics?profile= selects a smaller one.",
         "general",
         choices=PROFILES,
