@@ -17,7 +17,7 @@ static __always_inline void count_call(__u64 thread, __u16 api)
 {
 	static const __u64 none;
 	struct call_key key = {.tgid = thread >> 32, .api = api, .device = device_of(thread)};
-	__u64 *count = row_of(calls, &key, &none, CALLS);
+	__u64 *count = row_of(calls, &key, &none);
 
 	if (count)
 		add(count, 1);
@@ -151,7 +151,7 @@ static __always_inline struct error *new_error(const struct error_key *key)
 	const struct process *process = bpf_map_lookup_elem(&processes, &key->tgid);
 
 	if (!process || process->rows[table_errors] < FAILURES)
-		return new_row(errors, key, &none, ERRORS);
+		return new_row(errors, key, &none);
 	add(&errors_lost, 1);
 	return NULL;
 }
@@ -174,7 +174,7 @@ static __always_inline void count_wait(const struct thread *thread, __u16 api, _
 {
 	static const struct wait none;
 	struct call_key key = {.tgid = thread->tgid, .api = api, .device = device_of(thread_id(thread))};
-	struct wait *wait = row_of(waits, &key, &none, WAITS);
+	struct wait *wait = row_of(waits, &key, &none);
 	__u32 slot = duration_slot(ns, WAIT_FIRST, WAIT_SLOTS);
 
 	if (!wait || slot >= WAIT_SLOTS)

@@ -106,7 +106,7 @@ __noinline int add_copy(__u32 tgid, __u64 bytes, __u32 source, __u32 target, __u
 		key.host = from > to ? from : to;
 	else
 		key.host = from < to ? from : to;
-	copied = row_of(copies, &key, &none, COPIES);
+	copied = row_of(copies, &key, &none);
 	if (copied)
 		add(copied, bytes);
 	return key.direction | key.host << 8;

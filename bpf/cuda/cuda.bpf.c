@@ -93,7 +93,7 @@ static __always_inline int count_launch(struct pt_regs *ctx, __u64 id)
 	static const struct launch none;
 	struct cookie cookie = cookie_of(ctx);
 	struct call_key key = {.tgid = id >> 32, .api = cookie.api, .device = device_of(id)};
-	struct launch *launch = row_of(launches, &key, &none, LAUNCHES);
+	struct launch *launch = row_of(launches, &key, &none);
 	__u64 tick = bpf_jiffies64();
 
 	if (launch) {

@@ -85,10 +85,8 @@ struct launch {
 	__u64 last_ns;
 	__u64 last_tick;
 };
-#define LAUNCHES 2048
-MAP(launches, PERCPU_HASH, struct call_key, struct launch, LAUNCHES);
-#define CALLS 16384
-MAP(calls, HASH, struct call_key, __u64, CALLS);
+MAP(launches, PERCPU_HASH, struct call_key, struct launch, 2048);
+MAP(calls, HASH, struct call_key, __u64, 16384);
 
 /* Processes with a link of their own for launches, entered by the exporter: while that for all comes and goes, theirs
  * count by the one of theirs. */
@@ -105,8 +103,7 @@ struct error {
 	__u64 calls;
 	__u64 last_ns;
 };
-#define ERRORS 4096
-MAP(errors, HASH, struct error_key, struct error, ERRORS);
+MAP(errors, HASH, struct error_key, struct error, 4096);
 #define FAILURES 128 /* rows of a process: libraries of its own may return any code */
 
 /* Slot 0 holds waits up to 2^-20 s (0.95 us), slot i up to 2^(i-20) s, the last one all above 2^16 s. */
@@ -116,8 +113,7 @@ struct wait {
 	__u64 sum_ns;
 	__u64 slots[WAIT_SLOTS];
 };
-#define WAITS 4096
-MAP(waits, HASH, struct call_key, struct wait, WAITS);
+MAP(waits, HASH, struct call_key, struct wait, 4096);
 
 /* What a process holds: allocations by address, physical memory by handle, and where handles are mapped. */
 enum thing { thing_allocation, thing_handle, thing_mapping } __attribute__((packed));
@@ -179,8 +175,7 @@ struct total {
 	__u64 doubtful;	       /* in rows, but perhaps gone with a context */
 	__u64 unmatched_frees; /* frees of what was not seen allocated */
 };
-#define TOTALS 8192
-MAP(totals, HASH, struct total_key, struct total, TOTALS);
+MAP(totals, HASH, struct total_key, struct total, 8192);
 
 struct copy_key {
 	__u32 tgid;
@@ -188,8 +183,7 @@ struct copy_key {
 	enum host host;
 	__u16 device;
 };
-#define COPIES 8192
-MAP(copies, HASH, struct copy_key, __u64, COPIES);
+MAP(copies, HASH, struct copy_key, __u64, 8192);
 __u64 copies_unread = 0; /* copies with a description that could not be read */
 
 /* Processes of which every call was seen, entered by the exporter: host memory not seen pinned is pageable there. */

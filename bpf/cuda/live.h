@@ -10,7 +10,7 @@ static __always_inline struct total *total_of(__u32 tgid, enum layer layer, enum
 	static const struct total none;
 	struct total_key key = {.tgid = tgid, .layer = layer, .memory = memory, .device = device};
 
-	return row_of(totals, &key, &none, TOTALS);
+	return row_of(totals, &key, &none);
 }
 
 static __always_inline void count_free(const struct live_key *key, const struct live *live, bool implicit)

@@ -28,16 +28,19 @@ static __always_inline void *new_row_(void *map, const void *key, const void *ze
 	return row;
 }
 
+/* Entries of a map, as declared. */
+#define MOST(map) (sizeof(*(map).max_entries) / sizeof(int))
+
 /* Makes the row of a key that has none, of one of the tables above; NULL (and counted) where there is no room. */
-#define new_row(map, key, zero, most)                                                                        \
-	((typeof(map.value))new_row_(&map, key, zero, (key)->tgid, table_##map, most, &map##_lost,           \
+#define new_row(map, key, zero)                                                                              \
+	((typeof(map.value))new_row_(&map, key, zero, (key)->tgid, table_##map, MOST(map), &map##_lost,      \
 				     &map##_full_tick))
 
 /* The row of a key, made from *zero if there was none. */
-#define row_of(map, key, zero, most)                                                                         \
+#define row_of(map, key, zero)                                                                               \
 	({                                                                                                   \
 		typeof(map.value) row_ = bpf_map_lookup_elem(&map, key);                                     \
-		row_ ? row_ : new_row(map, key, zero, most);                                                 \
+		row_ ? row_ : new_row(map, key, zero);                                                       \
 	})
 
 /* The exporter has taken all rows of a process. */
