@@ -335,10 +335,10 @@ def test_a_lower_limit_of_memory() -> None:
     """Under a limit of address space below its own the child reads files all the same."""
     code = """if True:
         import resource
-        from exporter.bpf.file_worker import Worker
+        from exporter.bpf.file_worker import FileWorker
         from tests.unit.bpf import file_worker_calls
         resource.setrlimit(resource.RLIMIT_AS, (1 << 29, 1 << 29))
-        worker = Worker()
+        worker = FileWorker()
         print(worker.call(file_worker_calls.number, "7"))
         worker.close()
     """
