@@ -8,7 +8,7 @@ from pathlib import Path
 from exporter import discover
 from exporter.ledger import RETENTION, Ledger, Process
 from exporter.model import Distribution, Kind, Metric, Sample, Value
-from exporter.page import MOST_SELECTIONS, Pages
+from exporter.page import Pages
 from exporter.profile import Profile
 from exporter.series import FOLDED, SeriesLimit
 from exporter.series import LIMIT as SERIES_LIMIT
@@ -322,21 +322,6 @@ def test_the_limit_of_a_page() -> None:
     assert [*written[-1]] == [*written[-3]] and 0 == folded(written[-2], "page")
     Pages(0, Profile.DEBUG).write(lambda: samples, None, Profile.DEBUG, write)
     assert samples == written[-1]
-
-
-def test_requests_of_others() -> None:
-    """Requests for ever new selections of collectors do not make sums of all collectors begin again."""
-    pages = Pages(0, Profile.NODE)
-
-    def read(names: frozenset[str] | None, samples: list[Sample]) -> int:
-        found = pages.within(lambda: samples, names, Profile.FLEET)
-        return sum(int(it.value) for it in found if it.metric is CALLS)  # type: ignore[arg-type]
-
-    assert 12 == read(None, calls(p1=5, p2=7))
-    for number in range(50):
-        assert 1 == read(frozenset({f"c{number}"}), calls(p1=1))
-    assert len(pages._known) == MOST_SELECTIONS
-    assert 12 == read(None, calls(p2=7)), "what the ended process has counted"
 
 
 def test_identity_is_declared() -> None:
