@@ -38,6 +38,7 @@ struct copy_3d {
 };
 
 #define BATCH 128
+#define MOST_UNREAD (1 << 20) /* of a call */
 
 /* Which memory an address belongs to. One in no range seen is host memory only if `host`: it may be device
  * memory that no allocation gave (another process's, a module's variable). */
@@ -163,6 +164,12 @@ static __always_inline void copy_described(__u32 tgid, const struct flight *call
 		   end_of_side(tgid, &target), direction_unknown, outcome);
 }
 
+/* A library of the process's own may take any number for a batch. */
+static __always_inline void add_unread(__u64 copies)
+{
+	add(&copies_unread, copies < MOST_UNREAD ? copies : MOST_UNREAD);
+}
+
 static __noinline int copy_batch(__u32 tgid, const struct flight *call, struct outcome *outcome)
 {
 	__u64 count = call->arguments[3], bytes, target, source;
@@ -173,13 +180,13 @@ static __noinline int copy_batch(__u32 tgid, const struct flight *call, struct o
 		if (bpf_probe_read_user(&target, 8, (__u64 *)call->arguments[0] + i) ||
 		    bpf_probe_read_user(&source, 8, (__u64 *)call->arguments[1] + i) ||
 		    bpf_probe_read_user(&bytes, 8, (__u64 *)call->arguments[2] + i)) {
-			add(&copies_unread, count - i);
+			add_unread(count - i);
 			return 0;
 		}
 		count_copy(tgid, bytes, end_of(tgid, source, false), end_of(tgid, target, false),
 			   direction_unknown, outcome);
 	}
 	if (count > BATCH)
-		add(&copies_unread, count - BATCH);
+		add_unread(count - BATCH);
 	return 0;
 }

@@ -49,6 +49,9 @@ static __always_inline void apply(const struct thread *thread, const struct flig
 	case effect_copy_batch:
 		copy_batch(thread->tgid, call, outcome);
 		break;
+	case effect_copy_unread:
+		add_unread(call->cookie.bytes_at == NO_ARGUMENT ? 1 : argument(call, call->cookie.bytes_at));
+		break;
 	case effect_context_create:
 		context = read_u64(call->arguments[0]);
 		use_device(thread->tgid, context, argument(call, call->cookie.bytes_at));

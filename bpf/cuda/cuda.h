@@ -40,6 +40,7 @@ enum effect {
 	effect_copy_2d,	   /* arg0 points to a CUDA_MEMCPY2D */
 	effect_copy_3d,	   /* arg0 points to a CUDA_MEMCPY3D or CUDA_MEMCPY3D_PEER */
 	effect_copy_batch, /* arg0, arg1, arg2 arrays of destinations, sources and sizes, arg3 their length */
+	effect_copy_unread, /* copies with descriptions that are not read, the argument at bytes_at is their number, or one */
 	effect_wait,
 	effect_context_create,	/* *arg0, becomes current */
 	effect_context_destroy, /* arg0 */

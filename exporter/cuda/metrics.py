@@ -136,6 +136,7 @@ SEEN_FROM_START = Metric(
 )
 COPIES_UNREAD = Metric(
     "gpu.cuda.memory.copies.unread",
-    "Copies not counted in bytes because their description could not be read from the process, or was too long.",
+    "Copies not counted in bytes because their description could not be read from the process, was too long, or is "
+    "that of a batch of three-dimensional copies.",
     Kind.COUNTER,
 )

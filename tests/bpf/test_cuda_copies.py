@@ -242,6 +242,19 @@ def test_batches(observed: Observed, script: Script) -> None:
     assert before + 2 == observed.value(UNREAD)
 
 
+def test_copies_of_three_dimensions_with_attributes(observed: Observed, script: Script) -> None:
+    """Each counts as unread, of a batch a million at most; one that fails does not."""
+    before = observed.value(UNREAD)
+    script.run(
+        "lib.cuMemcpy3DBatchAsync_v2(size(23), None, c_uint64(0), None)\n"
+        "lib.cuMemcpy3DBatchAsync_v2(size(0), None, c_uint64(0), None)\n"
+        "lib.cuMemcpy3DBatchAsync_v2(size(1 << 62), None, c_uint64(0), None)\n"
+        "lib.cuMemcpy3DWithAttributesAsync(c_void_p(8), c_uint64(0), None)"
+    )
+    assert {} == copied(observed, script.pid)
+    assert before + 23 + (1 << 20) + 1 == observed.value(UNREAD)
+
+
 def test_ranges_of_odd_places(observed: Observed, script: Script) -> None:
     """Wherever a registered range begins and ends, each of its bytes is pinned and its neighbours are not."""
     script.run(

@@ -366,6 +366,15 @@ PTSZ(cuMemcpyBatchAsync_v2,
 	     return count ? SUCCESS : INVALID_VALUE;
      })
 
+PTSZ(cuMemcpy3DBatchAsync_v2, (size_t count, void *copies, unsigned long long flags, CUstream stream), {
+	(void)copies, (void)flags, (void)stream;
+	return count ? SUCCESS : INVALID_VALUE;
+})
+PTSZ(cuMemcpy3DWithAttributesAsync, (void *copy, unsigned long long flags, CUstream stream), {
+	(void)flags, (void)stream;
+	return copy ? SUCCESS : INVALID_VALUE;
+})
+
 PTSZ(cuStreamSynchronize, (CUstream stream), {
 	(void)stream;
 	return wait();
