@@ -116,6 +116,7 @@ def test_a_simulation_without_return_probes(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("exporter.bpf.trial.Trial.returns_allowed", lambda *_: (False, "this is a test"))
     with observe() as observed, ExitStack() as stack:
         job = [stack.enter_context(Rank()) for _ in range(2)]
+        until(lambda: observed.value("accel_exporter_probe_attached", symbol="ncclGroupStart"), "attached")
         until(lambda: all(rank.pid in observed.collector.ledger for rank in job), "known")
         for number, rank in enumerate(job):
             rank.run(f"c = init({number}, 2, b'no returns'); {CALL}; {START}{CALL}{END}")

@@ -42,8 +42,8 @@ def run(machine: Machine) -> Iterator[Row]:
     yield expect(
         NUMBER, "growth in the second half", sizes[-1] - half <= MOST_GROWTH, f"{(sizes[-1] - half) / 1e6:.1f} MB"
     )
-    scraped_often = machine.soak < 300
-    limit = MOST_CPU * (20 if scraped_often else 1)
+    short = machine.soak < 300  # scraped often, begun just before, and beside other tests
+    limit = MOST_CPU * (60 if short else 1)
     yield expect(NUMBER, "CPU of all its processes", share <= limit, f"{share:.2%} of a core, at most {limit:.1%}")
 
 
