@@ -206,7 +206,7 @@ def guessing(served: Served, source: str, seen: list[int]) -> Iterator[None]:
                 seen.append(served.get(source=source, timeout=30, Authorization=authorization).status)
             begun.set()
 
-    guessers = [threading.Thread(target=guess, args=(number,)) for number in range(40)]
+    guessers = [threading.Thread(target=guess, args=(number,)) for number in range(24)]
     for thread in guessers:
         thread.start()
     begun.wait()
@@ -219,7 +219,7 @@ def guessing(served: Served, source: str, seen: list[int]) -> Iterator[None]:
 
 
 def test_flood_of_wrong_passwords(web_config: Path) -> None:
-    """The right password is answered while 40 connections guess: known before at once, else after a place of its own.
+    """The right password is answered while 24 connections guess: known before at once, else after a place of its own.
 
     Between two scrapes there are more wrong passwords than are remembered.
     """
