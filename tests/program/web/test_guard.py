@@ -194,7 +194,7 @@ def test_configured_headers_are_sent(tmp_path: Path) -> None:
 
 @contextmanager
 def guessing(served: Served, source: str, seen: list[int]) -> Iterator[None]:
-    """40 connections that try one wrong password after the other, from when the first was answered."""
+    """24 connections that try one wrong password after the other, from when the first was answered."""
     over, begun = threading.Event(), threading.Event()
 
     def guess(number: int) -> None:
