@@ -100,7 +100,7 @@ test-drivers: setup-dev .venv/.rdma ## IPMI and NVMe through Linux' own drivers,
 test-backends: setup-dev ## Prometheus 3, VictoriaMetrics, Phoenix and MLflow take what the exporter gives (2 GB of downloads)
 	$(PYTEST) tests/backends
 test-nccl-wheels: setup-dev ## where a dozen releases of NCCL keep their communicators, and how they fail without a driver (3 GB of downloads; root, BPF)
-	NCCL_WHEELS=all $(PYTEST) tests/unit/nccl tests/bpf/test_nccl_real.py
+	NCCL_WHEELS=all $(PYTEST) tests/program/nccl tests/bpf/test_nccl_real.py
 
 # CI does this while it checks what needs a processor.
 fetch: setup-dev .venv/.rdma ## what test-rdma and test-real download, ahead of them (PyTorch's wheels not)
