@@ -16,6 +16,8 @@ MOST_VANISHED = 16_384
 """Vanished series that are kept at most; of more the longest vanished are forgotten."""
 LATER = frozenset(("comm", "container_id", "pod", "namespace", "container", "slurm_job_id"))
 """Labels of a process that may become known after its start: kubelet names the pod of a container a while later."""
+GPU = frozenset(("gpu", "gpu_uuid"))
+"""Labels of the only GPU of a process: known after its start, and no more once it uses a second one."""
 
 
 @dataclass(slots=True)
@@ -81,10 +83,11 @@ class Members:
         self._next[key] = member
         return rise
 
-    def end(self) -> list[tuple[str, Value]]:
+    def end(self) -> list[tuple[str, str, Value]]:
         """End a page: members that were not on it have vanished.
 
-        Returns by sum what is in it or in another one already, as members have other labels of their process now.
+        Returns what members had counted that have other labels of their process now, with the keys of the sum that has
+        these counts, and of the sum to which they were added again.
         """
         now, known = self._now(), list(self._renamed())
         for key, member in self._present.items():
@@ -98,21 +101,24 @@ class Members:
             self._drop(self._vanished.pop(key))
         return known
 
-    def _renamed(self) -> Iterator[tuple[str, Value]]:
-        """Forget vanished members that are new ones with other labels; yield what they counted, by the sum of these."""
+    def _renamed(self) -> Iterator[tuple[str, str, Value]]:
+        """Forget vanished members that are new ones with other labels; yield what they counted, with both sums."""
         if not self._present or not self._new:
             return
-        new = {_same(key, self._next[key].start): key for key in self._new}
-        new.pop(None, None)
+        new: dict[tuple[str, ...], list[str]] = {}
+        for key in self._new:
+            if same := _same(key, self._next[key].start):
+                new.setdefault(same, []).append(key)
         for key, before in list(self._present.items()) if new else ():
-            if before.into is None or (found := new.get(_same(key, before.start))) is None:
+            found = [it for it in new.get(_same(key, before.start) or (), ()) if _gpus_agree(it, key)]
+            if before.into is None or len(found) != 1:
                 continue
-            after = self._next[found]
+            after = self._next[found[0]]
             counted = values.alike(after.last, before.last) and values.count(after.last) >= values.count(before.last)
             if after.into and counted:
                 del self._present[key]
                 self._drop(before)
-                yield after.into, before.last
+                yield before.into, after.into, before.last
 
     def take(self, key: str, sample: Sample) -> Value:
         """Return what a series has counted since it was last on a page, and forget it."""
@@ -174,9 +180,24 @@ def _rise(member: _Member, sample: Sample) -> Value | None:
 
 
 def _same(key: str, start: float | None) -> tuple[str, ...] | None:
-    """Return what stays of a series of a process when labels of LATER change; None of others, and without a start."""
-    name, *rest = key.split("\0")
-    labels = dict(zip(rest[: len(rest) // 2], rest[len(rest) // 2 :], strict=True))
+    """Return what stays of a series of a process when LATER or GPU change; None of others, and without a start."""
+    labels = _labels(key)
     if start is None or "pid" not in labels:
         return None
-    return (name, str(start), *(f"{label}={text}" for label, text in labels.items() if label not in LATER))
+    return (
+        key.split("\0", 1)[0],
+        str(start),
+        *(f"{name}={labels[name]}" for name in sorted(labels.keys() - LATER - GPU)),
+    )
+
+
+def _gpus_agree(key: str, other: str) -> bool:
+    """Return whether two series are of one GPU, or one of them does not name it."""
+    gpus = {_labels(it).get("gpu") or None for it in (key, other)}
+    return len(gpus) == 1 or None in gpus
+
+
+def _labels(key: str) -> dict[str, str]:
+    """Return the labels of a series by its key (values.key)."""
+    _, *rest = key.split("\0")
+    return dict(zip(rest[: len(rest) // 2], rest[len(rest) // 2 :], strict=True))

@@ -71,8 +71,9 @@ class Reduction:
                 _combine(sample, rule.without, gauges)
             elif rule.shown:
                 self._add(sample, rule.without)
-        for into, known in self._members.end():
-            self._sums[into].counted = values.minus(self._sums[into].counted, known)
+        for before, into, known in self._members.end():
+            if self._members.has(before) or self._sums[before].until > self._now():
+                self._sums[into].counted = values.minus(self._sums[into].counted, known)
         return [*kept, *gauges.values(), *self._counted(), *_first(bounded)]
 
     def retire(self, samples: Iterable[Sample], seconds: float) -> Iterator[Sample]:

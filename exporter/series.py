@@ -188,11 +188,12 @@ class SeriesLimit:
 
     def _end(self) -> None:
         """End a page: drop folded series that no series can return to."""
-        for into, known in self.members.end():
-            fold = self.folds[into]
-            if fold.metric.kind is not Kind.GAUGE:
-                fold.counted = values.minus(fold.counted, known)
         now = self._now()
+        for before, into, known in self.members.end():
+            fold = self.folds[into]
+            stays = self.members.has(before) or self.folds[before].until > now
+            if stays and fold.metric.kind is not Kind.GAUGE:
+                fold.counted = values.minus(fold.counted, known)
         for key, fold in list(self.folds.items()):
             if not self.members.has(key) and fold.until <= now:
                 del self.folds[key]

@@ -171,22 +171,43 @@ def test_counters_never_fall() -> None:
     assert {"calls": 1, "used": 1, "last.timestamp": 1} == scrape(p4=1)
 
 
+IN_POD = {"pod": "a", "namespace": "n", "container_id": "c"}
+ON_GPU = {"gpu": "0", "gpu_uuid": "u"}
+
+
 @pytest.mark.parametrize("most", [1000, 10])
-def test_labels_that_become_known(most: int) -> None:
-    """What a process counted before its pod had a name is not counted again with it, in sums and in folded series."""
+@pytest.mark.parametrize(
+    ("before", "after"), [({}, IN_POD), ({}, ON_GPU), ({}, IN_POD | ON_GPU), (ON_GPU, {}), (ON_GPU, IN_POD)]
+)
+@pytest.mark.parametrize("alone", [False, True])
+def test_labels_that_become_known(before: dict[str, str], after: dict[str, str], most: int, alone: bool) -> None:
+    """What a process counted before its pod had a name, or its GPU, is not counted again with it, in sums and in folded
+    series; nor what it counted before it used a second GPU.
+    """
     limit = SeriesLimit("test", most, profile=Profile.FLEET if most > 10 else Profile.DEBUG)
     others = [USED.sample(1, {"pid": f"x{number}"}) for number in range(8)]
-    host = Sample(CALLS, {"pid": "2", "comm": "h"}, 5, 1.0)
-    who, named = {"pid": "1", "comm": "x"}, {"pod": "a", "namespace": "n", "container_id": "c"}
+    if not alone:  # the sum that the process was part of has another one
+        others.append(Sample(CALLS, {"pid": "2", "comm": "h"} | before, 5, 1.0))
+    who = {"pid": "1", "comm": "x"}
     pages = (
-        (15, [Sample(CALLS, who, 10, 2.0)]),
-        (17, [Sample(CALLS, who | named, 12, 2.0)]),
-        (18, [Sample(CALLS, who | named, 13, 2.0)]),
-        (28, [Sample(CALLS, who | named, 13, 2.0), Sample(CALLS, who, 10, 3.0)]),  # another process
-        (29, [Sample(CALLS, who | named, 14, 2.0), Sample(CALLS, who, 10, 3.0)]),
+        (15, [Sample(CALLS, who | before, 10, 2.0)]),
+        (17, [Sample(CALLS, who | after, 12, 2.0)]),
+        (18, [Sample(CALLS, who | after, 13, 2.0)]),
+        (28, [Sample(CALLS, who | after, 13, 2.0), Sample(CALLS, who | before, 10, 3.0)]),  # another process
+        (29, [Sample(CALLS, who | after, 14, 2.0), Sample(CALLS, who | before, 10, 3.0)]),
     )
     for expected, samples in pages:
-        found = [it for it in limit.apply([*others, host, *samples]) if it.metric is CALLS]
+        found = [it for it in limit.apply([*others, *samples]) if it.metric is CALLS]
+        assert expected - 5 * alone == sum(int(it.value) for it in found)  # type: ignore[arg-type]
+
+
+def test_series_of_two_gpus() -> None:
+    """A series of one GPU of a process is not taken for that of another one, which began as the first was missing."""
+    limit = SeriesLimit("test", 10)
+    others = [USED.sample(1, {"pid": f"x{number}"}) for number in range(8)]
+    one, two = ({"pid": "1", "gpu": gpu, "gpu_uuid": f"u{gpu}"} for gpu in "01")
+    for expected, sample in ((10, Sample(CALLS, one, 10, 2.0)), (22, Sample(CALLS, two, 12, 2.0))):
+        found = [it for it in limit.apply([*others, sample]) if it.metric is CALLS]
         assert expected == sum(int(it.value) for it in found)  # type: ignore[arg-type]
 
 
