@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from exporter.bpf.ends import forget
 from exporter.bpf.hook import Hook
@@ -19,13 +19,54 @@ MOST = (1 << 63) - 1
 """The greatest integer of OTLP."""
 
 
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class CountedMap(str, Generic[K, V]):
+    """The name of a map with a `tgid` in its keys (K) and 64-bit fields in its values (V), or integers as values."""
+
+
+class Function(Protocol):
+    """struct api_key, or another key of a process and a function, a number of `enum api`."""
+
+    tgid: int
+    api: int
+
+
+class ErrorKey(Protocol):
+    """struct error_key."""
+
+    api: int
+    code: int
+
+
+class Error(Protocol):
+    """struct error: calls that failed with one code."""
+
+    calls: int
+    last_ns: int
+
+
+class Duration(Protocol):
+    """struct duration: a sum in nanoseconds, and a count for each power of two of them."""
+
+    sum_ns: int
+
+    @property
+    def slots(self) -> Sequence[int]: ...
+
+
+ERRORS = CountedMap[ErrorKey, Error]("errors")
+
+
 @dataclass(slots=True)
 class Rows:
     """The counts of one process: rows of maps, by the map's name and the key's bytes, each with key and value."""
 
     maps: dict[str, dict[bytes, tuple[Any, Any]]] = field(default_factory=dict)
 
-    def of(self, name: str) -> Iterable[tuple[Any, Any]]:
+    def of(self, name: CountedMap[K, V]) -> Iterable[tuple[K, V]]:
         """Return the keys and values of one map."""
         return self.maps.get(name, {}).values()
 
@@ -46,14 +87,26 @@ class CallCollector(ProbeCollector[Rows]):
     A subclass gives `counted` and `_samples_of`, which yields the samples of one process.
     """
 
-    counted: ClassVar[tuple[str, ...]] = ("errors",)
-    """Maps with a `tgid` in their keys and 64-bit fields in their values."""
+    counted: ClassVar[tuple[CountedMap[Any, Any], ...]] = (ERRORS,)
     coverable: ClassVar[re.Pattern[str] | None] = None
     """The names of functions that should be in `enum api`: those which are not are reported."""
 
     def _samples(self) -> Iterator[Sample]:
         for process in self.ledger.processes():
             yield from self._samples_of(process)
+
+    def _function(self, api: int) -> str:
+        """Return the value of the label `api` of a function."""
+        return self._names[api]
+
+    def _errors_of(
+        self, process: Process[Rows], calls: Metric, last: Metric, name: Callable[[int], str]
+    ) -> Iterator[Sample]:
+        """Yield the failed calls of a process, and when each code was last returned; `name` is that of a code."""
+        for key, value in process.activity.of(ERRORS):
+            labels = {"api": self._function(key.api), "code": str(key.code), "error": name(key.code)}
+            yield sample(process, calls, value.calls, labels)
+            yield sample(process, last, self.node.clock.wall_ns(value.last_ns) / 1e9, labels)
 
     def _prepare(self) -> None:
         self._functions = self.object.types.enum("api")
@@ -96,7 +149,7 @@ def sample(process: Process[Rows], metric: Metric, value: Value, labels: Labels)
     )
 
 
-def distribution(duration: Any) -> Distribution:
+def distribution(duration: Duration) -> Distribution:
     """Return a `struct duration` of bpf/call.bpf.h in seconds."""
     return durations(duration.slots, duration.sum_ns)
 

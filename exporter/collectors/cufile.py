@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from exporter.call_collector import CallCollector, Rows, distribution, sample
+from exporter.call_collector import ERRORS, CallCollector, Rows, distribution, sample
 from exporter.cufile import metrics
 from exporter.cufile.codes import error_name
+from exporter.cufile.records import IO
 from exporter.ledger import Process
 from exporter.model import Metric, Sample
 from exporter.node import Node
@@ -25,12 +26,12 @@ class Cufile(CallCollector):
     """The probes of bpf/cufile.bpf.c."""
 
     name, api = "cufile", "cuFile"
-    counted = ("io", "errors")
+    counted = (IO, ERRORS)
     # Setting up, polling and ending a batch moves nothing.
     coverable = re.compile(r"cuFile(Read|Write|Handle|Batch(?!IO(SetUp|GetStatus|Cancel|Destroy)))\w*")
 
     def _samples_of(self, process: Process[Rows]) -> Iterator[Sample]:
-        for key, value in process.activity.of("io"):
+        for key, value in process.activity.of(IO):
             function = self._names[key.api]
             labels = {
                 "operation": "write" if "Write" in function or key.opcode else "read",
@@ -43,7 +44,4 @@ class Cufile(CallCollector):
                 yield sample(process, metrics.IO if waits else metrics.SUBMITTED, value.bytes, labels)
             if any(value.took.slots):
                 yield sample(process, metrics.DURATION, distribution(value.took), labels)
-        for key, value in process.activity.of("errors"):
-            labels = {"api": self._names[key.api], "code": str(key.code), "error": error_name(key.code)}
-            yield sample(process, metrics.ERRORS, value.calls, labels)
-            yield sample(process, metrics.LAST_ERROR, self.node.clock.wall_ns(value.last_ns) / 1e9, labels)
+        yield from self._errors_of(process, metrics.ERRORS, metrics.LAST_ERROR, error_name)

@@ -10,11 +10,12 @@ from typing import Any
 from exporter.bpf.hook import Hook
 from exporter.bpf.interposers import Interposers
 from exporter.bpf.library import Library
-from exporter.call_collector import CallCollector, Rows, distribution, sample
+from exporter.call_collector import ERRORS, CallCollector, Rows, distribution, sample
 from exporter.governor.subject import Subject
 from exporter.hip import metrics
 from exporter.hip.codes import error_name
 from exporter.hip.launches import HipLaunches
+from exporter.hip.records import CALLS, COPIES, LAUNCHES, PROCESSES, TOTALS, WAITS
 from exporter.ledger import Process
 from exporter.model import Metric, Sample
 from exporter.node import Node
@@ -58,7 +59,7 @@ class Hip(CallCollector):
     """The probes of bpf/hip/hip.bpf.c."""
 
     name, api = "hip", "HIP"
-    counted = ("processes", "launches", "calls", "errors", "waits", "totals", "copies")
+    counted = (PROCESSES, LAUNCHES, CALLS, ERRORS, WAITS, TOTALS, COPIES)
     coverable = re.compile(rf"(?!(?:{'|'.join(UNCOVERED)})$)(?:{_SOUNDS_LIKE})")
 
     def __init__(self, node: Node) -> None:
@@ -112,7 +113,7 @@ class Hip(CallCollector):
         return seen
 
     def _take(self, pids: Collection[int]) -> Mapping[int, Rows]:
-        for key, value in self.object.maps["processes"].items():
+        for key, value in self.object.maps[PROCESSES].items():
             held = value.own or value.missed > 1  # since exec: bpf/hip/memory.h
             if held and key.tgid in pids and os.access(f"{self.node.proc}/{key.tgid}", os.F_OK):
                 self._mixed.add(key.tgid)
@@ -146,30 +147,30 @@ class Hip(CallCollector):
 
     def _is_unseen(self, process: Process[Rows]) -> bool:
         """Return whether a call on memory was not seen, or may have been made while return probes were off."""
-        missed = any(value.missed for _, value in process.activity.of("processes"))
+        missed = any(value.missed for _, value in process.activity.of(PROCESSES))
         return missed or process.replaced or (process.pid in self._unseen and not process.ended)
+
+    def _function(self, api: int) -> str:
+        return function(self._names[api])
 
     def _samples_of(self, process: Process[Rows]) -> Iterator[Sample]:
         rows = process.activity
-        for key, calls in rows.of("calls"):
-            yield sample(process, metrics.CALLS, calls, {"api": function(self._names[key.api])})
+        for key, calls in rows.of(CALLS):
+            yield sample(process, metrics.CALLS, calls, {"api": self._function(key.api)})
         yield from self._launches_of(process)
-        for key, value in rows.of("errors"):
-            labels = {"api": function(self._names[key.api]), "code": str(key.code), "error": error_name(key.code)}
-            yield sample(process, metrics.ERRORS, value.calls, labels)
-            yield sample(process, metrics.LAST_ERROR, self.node.clock.wall_ns(value.last_ns) / 1e9, labels)
-        for key, value in rows.of("waits"):
-            yield sample(process, metrics.WAITED, distribution(value), {"api": function(self._names[key.api])})
-        for key, copied in rows.of("copies"):
-            yield sample(process, metrics.COPIED, copied, {"direction": self._directions[key.direction]})
+        yield from self._errors_of(process, metrics.ERRORS, metrics.LAST_ERROR, error_name)
+        for key, value in rows.of(WAITS):
+            yield sample(process, metrics.WAITED, distribution(value), {"api": self._function(key.api)})
+        for copy, copied in rows.of(COPIES):
+            yield sample(process, metrics.COPIED, copied, {"direction": self._directions[copy.direction]})
         yield from self._memory_of(process)
 
     def _launches_of(self, process: Process[Rows]) -> Iterator[Sample]:
         calls: dict[str, int] = {}
         launches: dict[Metric, int] = {}
         last = 0
-        for key, value in process.activity.of("launches"):
-            name = function(self._names[key.api])
+        for key, value in process.activity.of(LAUNCHES):
+            name = self._function(key.api)
             metric = metrics.GRAPH_LAUNCHES if "Graph" in name else metrics.LAUNCHES
             calls[name] = calls.get(name, 0) + value.calls
             launches[metric] = launches.get(metric, 0) + value.calls
@@ -183,7 +184,7 @@ class Hip(CallCollector):
 
     def _memory_of(self, process: Process[Rows]) -> Iterator[Sample]:
         unseen = self._is_unseen(process)
-        for key, it in process.activity.of("totals"):
+        for key, it in process.activity.of(TOTALS):
             labels = {"memory": self._memory[key.memory]}
             if it.unmatched_frees:
                 yield sample(process, metrics.UNMATCHED_FREES, it.unmatched_frees, labels)

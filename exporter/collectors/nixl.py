@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Protocol
 
 from exporter.bpf.hook import Hook
-from exporter.call_collector import CallCollector, Rows, distribution, sample
+from exporter.call_collector import ERRORS, CallCollector, Rows, distribution, sample
 from exporter.ledger import Process
 from exporter.model import Metric, Sample
 from exporter.nixl import metrics, names
 from exporter.nixl.codes import error_name
+from exporter.nixl.records import DURATIONS, TRANSFERS, Operation
 from exporter.node import Node
 from exporter.probe_collector import Table
 from exporter.series import limit_flag
@@ -27,18 +27,11 @@ def create(node: Node) -> Nixl:
     return Nixl(node)
 
 
-class Operation(Protocol):
-    """What struct transfer_key and struct duration_key have in common."""
-
-    operation: int
-    backend: int
-
-
 class Nixl(CallCollector):
     """The probes of bpf/nixl.bpf.c."""
 
     name, api = "nixl", "NIXL"
-    counted = ("transfers", "durations", "errors")
+    counted = (TRANSFERS, DURATIONS, ERRORS)
     coverable = re.compile(
         r"_ZNK9nixlAgent\d+(postXferReq|getXferStatus|releaseXferReq)E\w+|_ZNK\d+nixl\w+Engine8postXferE\w+"
     )
@@ -49,8 +42,11 @@ class Nixl(CallCollector):
             for (symbol, hooks), number in zip(super()._table().items(), self._functions.values(), strict=True)
         }
 
+    def _function(self, api: int) -> str:
+        return names.function(self._names[api])
+
     def _samples_of(self, process: Process[Rows]) -> Iterator[Sample]:
-        for key, value in process.activity.of("transfers"):
+        for key, value in process.activity.of(TRANSFERS):
             labels = self._of(key) | {"peer": key.peer.decode(errors="replace") or "unknown"}
             for field, status in ENDS:
                 if count := getattr(value, field):
@@ -62,16 +58,9 @@ class Nixl(CallCollector):
             if not process.ended:
                 in_flight = value.begun - sum(getattr(value, field) for field, _ in ENDS)
                 yield sample(process, metrics.IN_FLIGHT, max(0, in_flight), labels)
-        for key, value in process.activity.of("durations"):
-            yield sample(process, metrics.DURATION, distribution(value), self._of(key))
-        for key, value in process.activity.of("errors"):
-            labels = {
-                "api": names.function(self._names[key.api]),
-                "code": str(key.code),
-                "error": error_name(key.code),
-            }
-            yield sample(process, metrics.ERRORS, value.calls, labels)
-            yield sample(process, metrics.LAST_ERROR, self.node.clock.wall_ns(value.last_ns) / 1e9, labels)
+        for operation, took in process.activity.of(DURATIONS):
+            yield sample(process, metrics.DURATION, distribution(took), self._of(operation))
+        yield from self._errors_of(process, metrics.ERRORS, metrics.LAST_ERROR, error_name)
 
     def _of(self, key: Operation) -> dict[str, str]:
         operation = OPERATIONS[key.operation] if key.operation < len(OPERATIONS) else "unknown"

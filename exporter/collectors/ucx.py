@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from exporter.call_collector import CallCollector, Rows, sample
+from exporter.call_collector import ERRORS, CallCollector, Rows, sample
 from exporter.ledger import Process
 from exporter.model import Metric, Sample
 from exporter.node import Node
 from exporter.series import limit_flag
 from exporter.ucx import metrics
 from exporter.ucx.codes import error_name
+from exporter.ucx.records import CALLS
 
 DEFAULT = False
 METRICS: tuple[Metric, ...] = tuple(value for value in vars(metrics).values() if isinstance(value, Metric))
@@ -29,12 +30,12 @@ class Ucx(CallCollector):
     """The probes of bpf/ucx.bpf.c."""
 
     name, api = "ucx", "UCX"
-    counted = ("calls", "errors")
+    counted = (CALLS, ERRORS)
     # Atomic operations move a word.
     coverable = re.compile(r"ucp_(?!atomic)\w+_nbx")
 
     def _samples_of(self, process: Process[Rows]) -> Iterator[Sample]:
-        for key, value in process.activity.of("calls"):
+        for key, value in process.activity.of(CALLS):
             function = self._names[key.api]
             labels = {"api": function}
             for field, result in RESULTS:
@@ -47,7 +48,4 @@ class Ucx(CallCollector):
                 yield sample(process, metrics.IO, value.bytes, labels | direction)
             if value.unsized:
                 yield sample(process, metrics.UNSIZED, value.unsized, labels)
-        for key, value in process.activity.of("errors"):
-            labels = {"api": self._names[key.api], "code": str(key.code), "error": error_name(key.code)}
-            yield sample(process, metrics.ERRORS, value.calls, labels)
-            yield sample(process, metrics.LAST_ERROR, self.node.clock.wall_ns(value.last_ns) / 1e9, labels)
+        yield from self._errors_of(process, metrics.ERRORS, metrics.LAST_ERROR, error_name)

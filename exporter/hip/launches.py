@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
-from exporter.call_collector import Rows
+from exporter.call_collector import CountedMap, Function, Rows, V
 from exporter.governor.estimates import Counts, ProcessTally
 from exporter.governor.processes import cpu_seconds, cpu_times
 from exporter.governor.subject import LAUNCHES_FIRST, Prices, SubjectFile
+from exporter.hip.records import CALLS, LAUNCHES, Launch
 
 if TYPE_CHECKING:
     from exporter.bpf.maps import Map
 
-LAUNCHES, CALLS, HITS = "launches", "calls", "process_hits"
-"""Maps of the object: launches, all other calls, and the hits of their probes."""
+HITS = CountedMap[Function, int]("process_hits")
+"""The map of the hits of all probes but those of launches."""
 _TRIES = 2
-_Row = tuple[Any, Any]
-_Reading = dict[str, list[_Row]]
+_Numbers = Sequence[tuple[Function, float]]
+
+
+class _Reading(NamedTuple):
+    """Rows of some processes."""
+
+    launches: Sequence[tuple[Function, Launch]]
+    calls: _Numbers
+    hits: _Numbers
+
+    def of(self, pid: int) -> _Reading:
+        """Return the rows of one process."""
+        return _Reading(_of(pid, self.launches), _of(pid, self.calls), _of(pid, self.hits))
 
 
 class HipLaunches:
@@ -55,15 +67,13 @@ class HipLaunches:
         Of two tries the one with fewer other calls in between counts: in the other one the thread had to wait.
         """
         before, reading, after = min((self._read(pids) for _ in range(_TRIES)), key=_went_on)
-        halves = [(key, calls / 2) for key, calls in (*before, *after)]
-        return {
-            pid: self._tally(pid, {**reading, CALLS: halves}, cpu) for pid, cpu in cpu_times(pids, self._cpu).items()
-        }
+        reading = reading._replace(calls=[(key, calls / 2) for key, calls in (*before, *after)])
+        return {pid: self._tally(reading.of(pid), cpu) for pid, cpu in cpu_times(pids, self._cpu).items()}
 
     def last(self, pid: int, rows: Rows) -> Callable[[ProcessTally], ProcessTally]:
         """Return what makes the last tally of a process that has ended; its CPU time is not known any more."""
-        reading = {name: list(rows.of(name)) for name in (LAUNCHES, CALLS)} | {HITS: []}
-        return lambda before: self._tally(pid, reading, before.cpu)
+        reading = _Reading([*rows.of(LAUNCHES)], [*rows.of(CALLS)], []).of(pid)
+        return lambda before: self._tally(reading, before.cpu)
 
     def add(self, rows: Rows, missed: Counts | None) -> None:
         """Add to the launches of a process what was estimated, as Estimates.missed returns it; remove them for None."""
@@ -73,21 +83,20 @@ class HipLaunches:
         for key, value in rows.of(LAUNCHES):
             value.calls += missed.get(key.api, 0)
 
-    def _read(self, pids: Collection[int]) -> tuple[list[_Row], _Reading, list[_Row]]:
+    def _read(self, pids: Collection[int]) -> tuple[_Numbers, _Reading, _Numbers]:
         before = self._rows(CALLS, pids)
-        reading = {name: self._rows(name, pids) for name in (LAUNCHES, HITS)}
-        return before, reading, self._rows(CALLS, pids)
+        launches, hits = self._rows(LAUNCHES, pids), self._rows(HITS, pids)
+        return before, _Reading(launches, (), hits), self._rows(CALLS, pids)
 
-    def _rows(self, name: str, pids: Collection[int]) -> list[_Row]:
+    def _rows(self, name: CountedMap[Function, V], pids: Collection[int]) -> list[tuple[Function, V]]:
         return [(key, value) for key, value in self._maps[name].items() if key.tgid in pids]
 
-    def _tally(self, pid: int, reading: _Reading, cpu: float) -> ProcessTally:
-        own = {name: [(key, value) for key, value in rows if key.tgid == pid] for name, rows in reading.items()}
+    def _tally(self, reading: _Reading, cpu: float) -> ProcessTally:
         return ProcessTally(
-            counts={key.api: value.calls for key, value in own[LAUNCHES]},
-            reference=sum(calls for _, calls in own[CALLS]),
-            cost=sum(value.calls * self._price(key.api) for key, value in own[LAUNCHES]),
-            other=sum(hits * self._price(key.api) for key, hits in own[HITS]),
+            counts={key.api: value.calls for key, value in reading.launches},
+            reference=sum(calls for _, calls in reading.calls),
+            cost=sum(value.calls * self._price(key.api) for key, value in reading.launches),
+            other=sum(hits * self._price(key.api) for key, hits in reading.hits),
             cpu=cpu,
         )
 
@@ -95,7 +104,11 @@ class HipLaunches:
         return self._probes.price(self._names.get(api, "")) or 0.0
 
 
-def _went_on(reading: tuple[list[_Row], _Reading, list[_Row]]) -> int:
+def _went_on(reading: tuple[_Numbers, _Reading, _Numbers]) -> float:
     """Return how many other calls were made while these rows were read."""
     before, _, after = reading
-    return int(sum(calls for _, calls in after) - sum(calls for _, calls in before))
+    return sum(calls for _, calls in after) - sum(calls for _, calls in before)
+
+
+def _of(pid: int, rows: Sequence[tuple[Function, V]]) -> list[tuple[Function, V]]:
+    return [(key, value) for key, value in rows if key.tgid == pid]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Protocol
 
-from exporter.call_collector import CallCollector, Rows, distribution, sample
+from exporter.call_collector import ERRORS, CallCollector, CountedMap, Duration, Function, Rows, distribution, sample
 from exporter.ledger import Process
 from exporter.model import Kind, Metric, Sample
 from exporter.node import Node
@@ -18,6 +19,17 @@ ERRORS = Metric("bzip2.errors", "Calls that failed, by the result.", Kind.COUNTE
 FLAGS = (limit_flag(1_000),)
 
 
+class Work(Protocol):
+    """struct work."""
+
+    calls: int
+    bytes: int
+    took: Duration
+
+
+WORK = CountedMap[Function, Work]("work")
+
+
 def create(node: Node) -> Bzip2:
     return Bzip2(node)
 
@@ -26,14 +38,14 @@ class Bzip2(CallCollector):
     """The probes of bpf/bzip2.bpf.c."""
 
     name, api = "bzip2", "libbz2"
-    counted = ("work", "errors")
+    counted = (WORK, ERRORS)
     coverable = re.compile(r"BZ2_bzBuffToBuff\w+")
 
     def _samples_of(self, process: Process[Rows]) -> Iterator[Sample]:
-        for key, value in process.activity.of("work"):
+        for key, value in process.activity.of(WORK):
             labels = {"api": self._names[key.api]}
             yield sample(process, CALLS, value.calls, labels)
             yield sample(process, OUTPUT, value.bytes, labels)
             yield sample(process, DURATION, distribution(value.took), labels)
-        for key, value in process.activity.of("errors"):
+        for key, value in process.activity.of(ERRORS):
             yield sample(process, ERRORS, value.calls, {"api": self._names[key.api], "code": str(key.code)})

@@ -1,0 +1,53 @@
+"""Rows of the maps of bpf/hip/hip.bpf.c."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from exporter.call_collector import CountedMap, Duration, Function
+
+
+class CopyKey(Protocol):
+    """struct copy_key."""
+
+    direction: int
+
+
+class TotalKey(Protocol):
+    """struct total_key."""
+
+    memory: int
+
+
+class Process(Protocol):
+    """struct process: rows of its allocations, and calls that were not seen."""
+
+    live: int
+    missed: int
+    execs: int
+    own: int
+
+
+class Launch(Protocol):
+    """struct launch: launches by one function."""
+
+    calls: int
+    last_ns: int
+
+
+class Total(Protocol):
+    """struct total: bytes that were allocated and freed."""
+
+    allocated: int
+    freed: int
+    implicit: int
+    untracked: int
+    unmatched_frees: int
+
+
+PROCESSES = CountedMap[object, Process]("processes")
+LAUNCHES = CountedMap[Function, Launch]("launches")
+CALLS = CountedMap[Function, int]("calls")
+WAITS = CountedMap[Function, Duration]("waits")
+TOTALS = CountedMap[TotalKey, Total]("totals")
+COPIES = CountedMap[CopyKey, int]("copies")
