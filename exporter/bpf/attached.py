@@ -22,10 +22,10 @@ class Attached:
     """The user that the place is counted to."""
     links: list[tuple[Interest, Closeable]]
     complete_ns: int
-    """When the last link was attached, CLOCK_MONOTONIC."""
+    """Time at which the last link was attached, CLOCK_MONOTONIC in nanoseconds."""
     users: set[int] = field(default_factory=set)
     idle_since: float = 0.0
     watch: int = UNFOLLOWED
     """The number of the file in exporter.bpf.overwrites."""
     detached: bool = False
-    """Whether it is attached to no more, though processes may have it mapped: it was overwritten."""
+    """True once the file was overwritten: no probe is attached any more, though processes may still map the file."""

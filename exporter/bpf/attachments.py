@@ -1,4 +1,4 @@
-"""What is attached to files that hold wanted functions: once for each real file, however it is reached."""
+"""Attachment of probes to files with wanted functions: once for each inode, whatever its paths."""
 
 from __future__ import annotations
 

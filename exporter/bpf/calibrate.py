@@ -1,4 +1,4 @@
-"""What one hit of a probe costs the observed thread on this machine, measured with probes on a program of our own."""
+"""Cost of one probe hit to the probed thread on this machine, measured with probes on a small trial program."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ HIT_COST = Metric(
 
 ROUNDS, CALLS, STRIDE = 16, 32, 16
 FUNCTIONS_AT = 0x80
-"""Where in the code the five functions are, one each STRIDE bytes; each is called CALLS times in each of ROUNDS."""
+"""Offset in bytes, in the code, of the first of five functions, STRIDE bytes apart. Each of ROUNDS rounds calls each
+function CALLS times."""
 ENTRY = 0
 """Key of the count of entry hits (enum hit of bpf/calibrate.bpf.c)."""
 PLAIN, EMULATED, STEPPED, RETURN_EMULATED, RETURN_STEPPED = range(5)

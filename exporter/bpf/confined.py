@@ -1,4 +1,4 @@
-"""What a process that reads hostile files gives up: memory without end, other programs, sockets, writing."""
+"""Limits of a process that reads hostile files: bounded memory, no exec, no sockets, no writing to files."""
 
 from __future__ import annotations
 

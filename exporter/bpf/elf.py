@@ -82,7 +82,7 @@ class Elf(ElfFile):
         return doubtful | found
 
     def imports(self, wanted: Collection[str]) -> frozenset[str]:
-        """Which of the wanted names the file leaves to other libraries to define."""
+        """Return the wanted names that the file imports: undefined symbols of .dynsym, defined by other libraries."""
         sections = self.sections() if wanted else []
         table = _first(sections, _DYNSYM)
         found = self._symbols(table, sections, wanted) if table else ()

@@ -1,4 +1,4 @@
-"""What the kernel keeps of processes besides their counts, dropped when they have ended: ENDED() of bpf/probe.h."""
+"""Rows of processes in BPF maps that are not counts: deleted when the process ends, by ENDED() of bpf/probe.h."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class FileArgument:
     size: int = -1
     """In bytes; where it is another, there is FileNotFoundError. Negative: whatever it is."""
     modified: int = -1
-    """When it has to have been changed last, in nanoseconds; compared if the size is."""
+    """Expected st_mtime in nanoseconds; compared only if `size` is compared."""
     device: int = 0
     """The file's st_dev, 0 where it is not known."""
 

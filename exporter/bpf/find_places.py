@@ -1,4 +1,4 @@
-"""Where the functions of one library are to be probed."""
+"""Places of probes in the functions of one library."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Placed:
 
 @dataclass(frozen=True)
 class Places:
-    """Where the symbols of one library are to be probed."""
+    """Places of probes for the symbols of one library."""
 
     found: Mapping[str, Placement]
     problems: Mapping[str, str]

@@ -17,7 +17,7 @@ class Gaps:
     def __init__(self, rows: Numbers, library: int, now: Callable[[], int] = time.monotonic_ns) -> None:
         self._rows, self._library, self._now = rows, library, now
         self.since = 0
-        """When the last gap ended, in nanoseconds; 0 before the first one, GAP in one."""
+        """End of the last gap, CLOCK_MONOTONIC in nanoseconds; 0 before the first gap, GAP during a gap."""
 
     def begin(self) -> None:
         """Let programs know that calls are not seen from now on; before their probes are detached."""

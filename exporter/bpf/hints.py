@@ -1,4 +1,4 @@
-"""Which processes to look at, and when: soon after they map a file, but not without end."""
+"""Hints of processes to examine and the time to do so: soon after a process maps a file, at a bounded rate."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Hint:
     places: list[tuple[int, bytes]] = field(default_factory=list)
     """Addresses at which files were mapped, and the files as the kernel's records name them."""
     times: list[int] = field(default_factory=list)
-    """When, for each of the places."""
+    """Times of the mappings in `places`, CLOCK_MONOTONIC in nanoseconds, in the same order."""
     attempts: int = 0
 
     def mapped_ns(self, mapping: Mapping) -> int:

@@ -1,4 +1,4 @@
-"""What runs at a function: a program, its number, and when it is attached."""
+"""Hooks: a BPF program that runs at a function, its cookie, and the condition under which the program is attached."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LIBRARY = 8
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """What runs at a function: a program of the object, with the number it gets from bpf_get_attach_cookie."""
+    """A BPF program of the object that runs at a function, and the cookie it gets from bpf_get_attach_cookie()."""
 
     program: str
     cookie: int = 0
@@ -37,7 +37,7 @@ class Hook:
 
     @property
     def attached(self) -> str:
-        """When it is attached: always, only while return probes are allowed, or unless it is left out for its cost."""
+        """Condition for attaching: always, only while return probes are allowed, or unless left out for its cost."""
         if self.sampled:
             return SAMPLED_RETURNS if self.returns else SAMPLED
         return ALLOWED if self.returns or self.paired else ALWAYS

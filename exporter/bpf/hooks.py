@@ -20,14 +20,14 @@ from exporter.bpf.uprobe import AttachError, Point
 
 @dataclass(frozen=True, slots=True)
 class HookState:
-    """How one symbol of one library is observed."""
+    """State of the probes of one symbol of one library."""
 
     symbol: str
     library: str
     placement: str
     """emulated or stepped; empty if no place was found."""
     attached: bool
-    """Whether every hook of the symbol is attached."""
+    """True if every hook of the symbol is attached."""
     reason: str
     """Why not. If attached: empty, or that another symbol's hooks see its calls."""
 
@@ -51,7 +51,7 @@ class Hooked:
     ) -> None:
         self.library, self.places, self._switch, self.gaps = library, places, switch, gaps
         self.returned = False
-        """Whether return probes were ever attached."""
+        """True once return probes have been attached."""
         self._programs, self._hooks = programs, hooks
         self._lock = threading.Lock()
         self._failed: dict[tuple[str, str], str] = {}

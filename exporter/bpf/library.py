@@ -139,7 +139,7 @@ def imports_of(interest: Interest) -> Collection[str]:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a file has of what is wanted; the fields are those of Library."""
+    """Wanted contents of a file; the fields are those of Library."""
 
     machine: int
     build_id: str

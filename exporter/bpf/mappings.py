@@ -53,7 +53,7 @@ class Mapping(NamedTuple):
     image: int
     """Changes when the process runs another program."""
     started: int
-    """When the process started, CLOCK_MONOTONIC in nanoseconds."""
+    """Start time of the process, CLOCK_MONOTONIC in nanoseconds."""
     start: int
     end: int
     inode: int
@@ -75,7 +75,7 @@ class Lister(Protocol):
 
     name: str
     one_process: bool
-    """Whether it can list a single process; else everything is listed each time."""
+    """True if the lister can list a single process; otherwise all processes are listed each time."""
 
     def everything(self) -> list[Mapping]: ...
 

@@ -1,4 +1,4 @@
-"""What libraries are called in labels: bounded in length and number, though anybody may have any file anywhere."""
+"""Names of libraries in labels: bounded in length and number, as any user may have any file at any path."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class BpfError(OSError):
 
     @property
     def lacking(self) -> bool:
-        """Whether the node lacks what was attempted; false for a shortage (of memory, of descriptors) and faults."""
+        """True if the node lacks what was attempted; false for faults and for a shortage of memory or descriptors."""
         return self.errno in _LACKING
 
 
@@ -222,7 +222,7 @@ def require_descriptors(count: int, attempted: str) -> None:
 
 
 def missing_capabilities(status: Path = Path("/proc/self/status")) -> list[str]:
-    """Which of the capabilities that BPF needs this process lacks, by name; CAP_SYS_ADMIN stands for all."""
+    """Return the names of the capabilities for BPF that this process lacks; CAP_SYS_ADMIN stands for all."""
     for line in status.read_text().splitlines():
         if line.startswith("CapEff:"):
             held = int(line.split()[1], 16)

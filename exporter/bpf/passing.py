@@ -28,7 +28,7 @@ NOTHING = Passed()
 
 
 class Passing:
-    """What files were found to pass on. Probes are in files, so one that does in one process does in all."""
+    """Symbols of each file that pass calls on. Probes are in files: a result from one process holds for all."""
 
     def __init__(self, passes_on: PassesOn) -> None:
         self._passes_on = passes_on

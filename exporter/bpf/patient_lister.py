@@ -19,7 +19,8 @@ from exporter.bpf.mappings import Lister, Mapping
 from exporter.bpf.process_user import User, user_of
 
 ALL_SECONDS, ONE_SECONDS, LEAST_SECONDS = 10.0, 5.0, 0.1
-"""How long all processes may take, and then one of them: the less, the more often its user's were waited for."""
+"""Time limits of a listing of all processes and, after a timeout, of one process, in seconds. The latter is divided by
+1 plus the number of timeouts of the user's processes, down to LEAST_SECONDS."""
 MOST_OF_USER = 8
 """Processes of a user that wait. All others of that user are left out then, and where MOST_WAITING wait in all, those
 of every user who has one: no user keeps the processes of others from being listed."""
@@ -48,7 +49,7 @@ class PatientLister:
         self._skipped: set[int] = set()
         """Processes that are left out for others of their user."""
         self._late: dict[User, tuple[int, float]] = {}
-        """How often a user's processes were waited for, and when last."""
+        """Number of timeouts of a user's processes, and time of the last one."""
         self.cpu_seconds = 0.0
         """Processor time of all listings that were waited for."""
 

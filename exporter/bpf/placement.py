@@ -1,4 +1,4 @@
-"""Where in a function a uprobe is cheapest and still sees what the caller passed.
+"""Choice of the cheapest instruction of a function for a uprobe that sees all arguments of the caller.
 
 A uprobe always traps once. When the kernel can do the probed instruction's work itself ("emulated") that is all; any
 other instruction is also executed out of line and single-stepped, a second trap that costs ten times the first in a
@@ -17,9 +17,9 @@ from exporter.bpf.elf import AARCH64, X86_64, Elf, Function
 Kind = Literal["emulated", "stepped"]
 
 _PROLOGUE = 64
-"""How many bytes from the symbol a place is looked for."""
+"""Bytes from the symbol on in which a place is searched."""
 _NEAR = _PROLOGUE + 2 + 128
-"""How many bytes hold every short branch (8-bit displacement) that can reach back into the prologue."""
+"""Bytes that contain every short branch (8-bit displacement) that can reach back into the prologue."""
 _LARGEST = 1 << 20
 """A longer function is probed at its symbol: looking for branches in it would take too long."""
 _UNSIZED = 4096
@@ -56,9 +56,9 @@ _ARM64_SIMULATED = (  # mask, value
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where to attach a probe: `offset` in bytes from the start of the file.
+    """A place for a probe: `offset` in bytes from the start of the file.
 
-    `kind` stands for the cost of a hit; `moved` is whether the place is past the symbol.
+    `kind` determines the cost of a hit; `moved` is true if the place is past the symbol.
     """
 
     offset: int
@@ -112,6 +112,6 @@ def _short_target(code: bytes, begin: int, end: int) -> int | None:
 
 
 def _backward_targets(code: bytes) -> list[int]:
-    """Where near branches backwards go, by bytes: what only looks like one can do no more than cost a cheaper place."""
+    """Return targets of bytes that look like near backward branches; a false match only loses a cheaper place."""
     branches = _BACKWARD_NEAR_BRANCH.finditer(code)
     return [branch.end(1) + int.from_bytes(branch[1], "little", signed=True) for branch in branches]

@@ -32,7 +32,7 @@ OBSERVING = {
     "CAP_DAC_READ_SEARCH": "read other users' files: libraries, and /proc/PID/map_files",
     "CAP_CHECKPOINT_RESTORE": "open mapped files through /proc/PID/map_files",
 }
-"""What probes need for as long as we run, for libraries are attached to when they are first mapped."""
+"""Capabilities that probes need during the whole run, as probes are attached to a library when first mapped."""
 
 READING_THE_LOG = "CAP_SYSLOG"
 """Opens /dev/kmsg where kernel.dmesg_restrict is 1, the default of most distributions; again at each reload."""
@@ -67,14 +67,14 @@ _VERSION_3 = 0x20080522
 
 
 def effective(status: Path = Path("/proc/self/status")) -> frozenset[str]:
-    """Which of CAPABILITIES a process has in effect; OSError when it is gone."""
+    """Return the effective capabilities of a process among CAPABILITIES. Raise OSError after the end of the process."""
     found = re.search(r"^CapEff:\s*([0-9a-f]+)$", status.read_text(errors="replace"), re.MULTILINE)
     mask = int(found[1], 16) if found else 0
     return frozenset(name for name, number in CAPABILITIES.items() if mask >> number & 1)
 
 
 def missing() -> list[str]:
-    """Which of OBSERVING this process lacks; CAP_SYS_ADMIN stands for those that were once part of it."""
+    """Return the capabilities of OBSERVING that this process lacks; CAP_SYS_ADMIN includes its former parts."""
     held = effective()
     covered = ("CAP_BPF", "CAP_PERFMON", "CAP_CHECKPOINT_RESTORE") if "CAP_SYS_ADMIN" in held else ()
     return [name for name in OBSERVING if name not in held and name not in covered]

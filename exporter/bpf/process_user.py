@@ -1,9 +1,9 @@
-"""Which user a process counts to: one that cannot make itself many.
+"""User to which a process is accounted, chosen such that one user cannot pose as many.
 
-Root of a container can run processes under any uid (CAP_SETUID), the owner of a user namespace under all uids that are
-mapped there (newuidmap(1)). Neither can leave the cgroup that the container engine or systemd-logind made, nor have
-another one own the namespace (ioctl_ns(2)). In a path of cgroups the outermost container counts: those below it may
-be made by its root.
+Root of a container can run processes under any uid (CAP_SETUID), the owner of a user namespace under all uids mapped
+into the namespace (newuidmap(1)). Neither can leave the cgroup that the container engine or systemd-logind made, nor
+transfer ownership of the namespace (ioctl_ns(2)). In a path of cgroups the outermost container counts, as its root may
+make further containers below.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ HELLO = struct.Struct("=id")
 ANSWER = struct.Struct("=Qq")
 """Length of the answer, and the user id of the first file's owner; the descriptor of that file may be beside it."""
 OPENING = ("CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH", "CAP_CHECKPOINT_RESTORE", "CAP_SYS_ADMIN")
-"""What opening mapped files of others takes; the last one before Linux 5.9, where it is held."""
+"""Capabilities to open files that other processes map; the last one before Linux 5.9, where held."""
 MOST_BYTES = 8 << 20
 MOST_FILES = 4
 _LONGEST_REASON = 300
@@ -45,7 +45,7 @@ _CALLED = (
 )
 """Modules that calls need: without capabilities a user may be unable to read a Python in another's home."""
 _NOMINAL_SECONDS = 0.004
-"""What `slowness` takes on a processor of 2020."""
+"""CPU time of the work of `slowness` on a processor of 2020, in seconds."""
 _SLOWEST = 200.0
 
 

@@ -1,7 +1,7 @@
-"""What the programs of a probe cost a call, all of those at its place: tried on a program of our own.
+"""Cost of a call with all programs of a probe at a symbol, measured with probes on a small trial program.
 
-The costs of calibrate.py are of a trap with a small program behind it. Here a second, small copy of the probe's own
-object is attached, with the hooks and cookies that libraries get. Its maps are its own: nothing of this is counted.
+Costs from calibrate.py are of a trap with a minimal program. Here a second, small copy of the probe's own object is
+attached, with the hooks and cookies that libraries get. The copy has maps of its own, so no trial call is counted.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ Scene = tuple[str, ...]
 ROUNDS, CALLS, SLOTS = 16, 32, 16
 SLOTS_AT, STRIDE = 0x100, 0x40
 FUNCTIONS_AT = (0x20, 0x30)
-"""Where in its slot each of the two functions is that a slot calls; the last slot's are never probed."""
+"""Offsets in bytes, in a slot, of the two functions that the slot calls; those of the last slot are never probed."""
 COUNTS_AT = 0x10000
 REQUEST_AT = 0x100000
 """The second argument as an address."""
 REQUEST = struct.pack("<QQQIII", 0, 0, REQUEST_AT + 0x40, 1, 0, 0)
-"""What is there, before zeros: struct ibv_send_wr and ibv_recv_wr, of one empty segment."""
+"""Contents of memory at REQUEST_AT, zero-padded: struct ibv_send_wr and ibv_recv_wr with one empty segment."""
 MOST_ROWS = 1024
 """Of a map of the copy."""
 

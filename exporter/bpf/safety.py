@@ -1,12 +1,12 @@
-"""Whether return probes could harm the observed processes, found out on a program of our own.
+"""Trial of return probes on a small program, to find out if return probes could harm observed processes.
 
 On x86-64 a return probe replaces the caller's return address. Since Linux 6.11 the replacement makes a system call
-(uretprobe, 335), which a seccomp filter that does not know it denies or punishes by death; 6.14 and its backports let
-it pass (commit cf6cb56ef244). Where there are shadow stacks, Linux 6.6 to 6.10 does not put the new address there too.
-Elsewhere the replacement is a breakpoint, which no filter sees.
+(uretprobe, 335), which seccomp filters without a rule for 335 deny or punish by killing the process; 6.14 and its
+backports bypass seccomp for uretprobe (commit cf6cb56ef244). With shadow stacks, Linux 6.6 to 6.10 does not put the new
+address on the shadow stack. On other architectures the replacement is a breakpoint, which no filter sees.
 
-On every kernel a call on a higher stack drops the calls that wait for their return probes below (bpf/returns.bpf.h),
-but where the programs prevent that, which takes uprobe sessions.
+On every kernel a call on a higher stack drops the calls below that wait for their return probes (bpf/returns.bpf.h),
+unless the programs prevent that, which takes uprobe sessions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from exporter.model import Unavailable
 from exporter.process_memory import living
 
 FUNCTION_AT, STEPS_AT, FILTERS_AT = 0x40, 0x80, 0x200
-"""Where in the code the probed function is, the steps of each confinement, and the seccomp filters."""
+"""Offsets in the code, in bytes: the probed function, the steps of each confinement, and the seccomp filters."""
 RETURN = 1
 """Key of the count of returns (enum hit of bpf/calibrate.bpf.c)."""
 RETURNED, REFUSED = 42, 77
@@ -90,7 +90,7 @@ _ALLOW, _ERRNO_EPERM, _KILL_PROCESS = 0x7FFF0000, 0x00050001, 0x80000000
 
 
 class Confinement(IntEnum):
-    """What the trial is run under; the value is its number of arguments."""
+    """Confinements of the trial; the value is the number of arguments of the trial program."""
 
     NONE = 0
     STRICT = 1
@@ -101,21 +101,21 @@ class Confinement(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Survival:
-    """Whether a thread survives return probes under a seccomp filter, with a shadow stack, and with signal stacks.
+    """Survival of threads with return probes: under a seccomp filter, with a shadow stack, and with signal stacks.
 
-    `doubt` is why that could not be tried; what is not proven to be survived counts as deadly.
+    `doubt` is the reason for a trial that was not possible. Survival without proof counts as false.
     """
 
     seccomp: bool
     shadow_stack: bool
     doubt: str = ""
     signal_stacks: bool = True
-    """Whether a call may be made inside another on a higher stack, as by a handler on its sigaltstack."""
+    """True if a call may be made inside another on a higher stack, as by a handler on its sigaltstack."""
 
 
 @dataclass(frozen=True, slots=True)
 class Protection:
-    """What a process runs under."""
+    """Protections in force for a process: seccomp, and a user shadow stack."""
 
     seccomp: bool
     shadow_stack: bool

@@ -1,4 +1,4 @@
-"""What the governor gets of a library, part of which it has probed in windows."""
+"""A library with symbols that are probed in windows, as passed to the governor."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _LONGEST_BACKOFF = 0.5
 _SHORTEST_RESYNC = 1.0
 _COSTLY = 0.02
 SHARE, _LONGEST_REST = 0.1, 2.0
-"""Where one process cannot be listed without all others: how much of a processor that takes, how long it waits."""
+"""Limits on a node that cannot list a single process: share of one processor for listings, longest pause in seconds."""
 _ATTEMPTS, _ATTEMPTS_TO_END = 3, 10
 """The last of the latter is 100 s after the first, as each waits twice as long as the one before."""
 _START = operator.attrgetter("start")
@@ -59,7 +59,7 @@ class Search:
         self.lost = self.late = 0
         self.last_resync, self.next_resync, self.next_listing = time.monotonic(), 0.0, 0.0
         self.complete = self.settled = False
-        """Whether everything has been looked at once, and whether no file was left for later since."""
+        """True once all processes have been examined, and once a round since then deferred no file."""
 
     @property
     def latencies(self) -> Distribution:

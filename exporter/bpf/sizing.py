@@ -1,4 +1,4 @@
-"""How many rows a map gets where the number of processors decides it."""
+"""Number of entries of a BPF map, for kinds of maps that need more on machines with many processors."""
 
 from __future__ import annotations
 

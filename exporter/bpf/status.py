@@ -1,4 +1,4 @@
-"""What the search for libraries knows and counted, for people and as metrics."""
+"""State and counts of the search for libraries, for pages and as metrics."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class SearchStatus:
     """One moment of the search. Counts are since the start."""
 
     lister: str = ""
-    """How mappings are listed; empty before the start."""
+    """Source of mappings: iterator or proc; empty before the start."""
     libraries: tuple[tuple[str, int], ...] = ()
     """Path and number of processes of each attached library."""
     latencies: Distribution = Distribution(LATENCY_BOUNDS, (0,) * (len(LATENCY_BOUNDS) + 1), 0.0)

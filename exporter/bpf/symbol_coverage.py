@@ -32,7 +32,7 @@ class SymbolCoverage:
 
     symbols: Collection[str]
     coverable: re.Pattern[str] | None
-    """What names of functions look like that should be in the table; None where that is not checked."""
+    """Pattern of names of functions that belong in the table; None where coverage is not checked."""
     family: Callable[[str], str]
     """The API that a symbol belongs to."""
 

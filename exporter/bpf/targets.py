@@ -1,7 +1,7 @@
-"""Which processes use which libraries: found at start, followed as they map, fork, exec and end.
+"""Discovery of libraries and the processes that use them: at start, then at each mapping, fork, exec and exit.
 
-The kernel's records of mapped files (watch.py) are hints where to look; what counts is what a process has mapped when
-looked at (mappings.py). A lost hint is therefore no lost process: everything is looked at again from time to time.
+The kernel's records of mapped files (watch.py) are hints; the mappings of the process when examined (mappings.py)
+decide. A lost hint is therefore no lost process: all processes are examined again at intervals.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is tried on this kernel before anything is probed: the cost of a hit, and whether return probes are survived."""
+"""Trials on this kernel before the first probe: cost of a hit, and survival of processes with return probes."""
 
 from __future__ import annotations
 

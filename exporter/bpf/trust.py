@@ -1,4 +1,4 @@
-"""Whether what one process shows of a file, such as its name, counts for all processes that use the file."""
+"""Trust in one process's view of a file, such as its name, as valid for all processes that use the file."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Site:
     arguments: str
     """As the compiler wrote them: size@operand, separated by spaces."""
     emulated: bool
-    """Whether a hit costs one trap (exporter/bpf/placement.py)."""
+    """True if a hit costs one trap instead of two (exporter/bpf/placement.py)."""
 
 
 def find(elf: Elf, wanted: Collection[str]) -> dict[str, tuple[Site, ...]]:

@@ -17,7 +17,7 @@ from exporter.bpf.library import Interest
 from exporter.bpf.watch import Exec, file_of_record
 
 BATCH_SECONDS, BATCH_MOST = 0.25, 256
-"""How long, and how many, ended processes wait for others: what an interest does about ends costs a walk over maps."""
+"""Limits of a batch of ended processes, in seconds and processes: interests walk over maps once a batch."""
 MOST_REPLACED = 1 << 14
 
 log = logging.getLogger(__name__)
@@ -45,9 +45,9 @@ class LibraryUsers:
         self._ended_unlisted: set[int] = set()
         self._replaced: dict[int, int] = {}
         self.listed_ns = (0, 0)
-        """When listing the mappings for `check_images` and `use` began and ended, CLOCK_MONOTONIC."""
+        """Begin and end of the listing of mappings for `check_images` and `use`, CLOCK_MONOTONIC in nanoseconds."""
         self.next_due = float("inf")
-        """When the queued ends are due, on time.monotonic."""
+        """Time at which queued ends are due, on time.monotonic, in seconds."""
 
     def __contains__(self, pid: int) -> bool:
         return pid in self.processes
@@ -98,8 +98,8 @@ class LibraryUsers:
         return doubtful - known
 
     def replaced_after(self, pid: int, mapped_ns: int) -> bool:
-        """Whether a process may have made calls with a library, mapped at that time, before what the program before it
-        had done was put aside. Those calls are then among that program's.
+        """Return whether the previous program of a process was retired after `mapped_ns`. Calls that the process made
+        in between, with a library mapped at `mapped_ns`, are then among the calls of the previous program.
         """
         return self._replaced.get(pid, 0) > mapped_ns
 
@@ -223,7 +223,7 @@ def _recorded_as(attachments: Iterable[Attached]) -> frozenset[int | bytes]:
 
 
 def _replaces(attached: Attached, before: Attached) -> bool:
-    """Whether an earlier library of a process is detached, and all its interests have the process for this one too."""
+    """Return whether a process's earlier library is detached, with all its interests attached to this one too."""
     return before.detached and {id(it) for it, _ in before.links} <= {id(it) for it, _ in attached.links}
 
 

@@ -26,9 +26,9 @@ log = logging.getLogger(__name__)
 
 
 class Verdicts:
-    """What is attached to each file that was examined, if anything: kept until the file changes.
+    """Result of the search of each examined file, the attached library if any: kept until the file changes.
 
-    A file is doubtful where the verdict on it may be another one the next time.
+    A file is doubtful if the next search may yield another result.
     """
 
     def __init__(self, interests: Sequence[Interest], proc: Path) -> None:
