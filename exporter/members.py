@@ -43,7 +43,7 @@ class Members:
         self._new: list[str] = []
         """Keys that the page before did not have."""
         self.moved: dict[str, Value] = {}
-        """What members had counted that moved, by the key of the series which has these counts since."""
+        """Counts of members that moved to another sum, by the key of the series that has had these counts since."""
         self._of: Counter[str | None] = Counter()
         """The number of members of each sum, with the vanished ones."""
 

@@ -134,11 +134,11 @@ class Span:
     parent_id: str = ""
     """The span id of the parent in the same trace; empty for a root."""
     parent_remote: bool = False
-    """Whether the parent is a span of another process, which makes this span its process's entry into the trace."""
+    """True if the parent is a span of another process: this span is then the entry of its process into the trace."""
     links: tuple[tuple[str, str], ...] = ()
     """Linked spans of other traces: trace id and span id of each."""
     slow: bool = False
-    """Whether to keep the span, like a failed one, when its trace is not sampled."""
+    """True if the span is kept, like a failed span, when its trace is not sampled."""
     resource: Labels = field(default_factory=dict)
     """OpenTelemetry resource attributes of the observed process, besides its labels; whoever passes it on sets them."""
 

@@ -65,7 +65,7 @@ class _Read:
 
 
 class MovesReader:
-    """What one page has read of the moves of the limits before it. One thread at a time."""
+    """The moves that one page has read from the limits before it. One thread at a time."""
 
     def __init__(self) -> None:
         self._read: dict[str, _Read] = {}

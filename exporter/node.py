@@ -69,7 +69,7 @@ class Node:
     spans: Callable[[Span], None]
     """Receives a finished span; never blocks or raises, and counts spans that it drops."""
     wants_spans: bool
-    """Whether spans are exported: without an OTLP endpoint none need be made."""
+    """True if spans are exported: without an OTLP endpoint collectors need not make any."""
     clock: Clock
     trial: Trial
     governor: Governor
@@ -83,10 +83,10 @@ class Node:
     kernel_log: KernelLog
     posted: Posted
     stack_profiles: StackProfiles
-    """Where a collector that captures stacks puts its profiles."""
+    """Place where a collector that captures stacks publishes its profiles."""
     port_counters: KeptCounters
     profile: Profile
-    """How much of what collectors find is to have series of its own."""
+    """Level of detail: the metrics and labels that have series of their own."""
     proc: Path
     sys: Path
 

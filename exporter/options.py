@@ -1,4 +1,4 @@
-"""What an option is: its name, type, default and range, and the words of an error about its value."""
+"""Options: name, type, default and range of each, and error messages about values."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class Plan:
     profiles_interval: float = 0.0
     sampler: Sampler = Sampler()
     exponential: bool = False
-    """Whether histograms are exponential where their bounds are those of a scale."""
+    """True if histograms with bounds on an exponential scale are exported as exponential histograms."""
 
     def __bool__(self) -> bool:
         return bool(self.metrics or self.traces)

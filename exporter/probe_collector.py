@@ -1,4 +1,4 @@
-"""What the collectors of probes have in common: one BPF object, its processes, its events and what it lost."""
+"""Base class of the collectors of probes: one BPF object, its processes, its events and its losses."""
 
 from __future__ import annotations
 

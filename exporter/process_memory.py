@@ -1,8 +1,9 @@
-"""What /proc shows of a process's memory: environ, cmdline, maps and map_files.
+"""Reader of the files of /proc that show a process's memory: environ, cmdline, maps and map_files.
 
-The kernel reads these under the process's mmap lock. A page fault on a file system that does not answer can hold that
-lock, and whoever reads them waits until the process ends. comm, stat, status, cgroup, ns and fd take no such lock. They
-are empty where the first thread has ended and others go on; the other threads' show the same memory.
+The kernel reads these under the process's mmap lock. A page fault on a file system that does not respond can hold that
+lock, and any reader of these files waits until the process ends. comm, stat, status, cgroup, ns and fd take no such
+lock. The former are empty where the first thread has ended and others run; the folders of the other threads show the
+same memory.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import TypeVar
 from exporter.background.patience import Patience, Unanswered
 
 SECONDS, LEAST_SECONDS = 1.0, 0.1
-"""How long one process is waited for; less while others do not answer, so that many of them hold nobody up for long."""
+"""Time limit of a read from one process, in seconds; divided by 1 plus the number of processes that do not respond."""
 _MOST_THREADS = 16
 _STAT_BYTES = 4096
 _ENDED = (b"Z", b"X", b"x")

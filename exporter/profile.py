@@ -142,7 +142,7 @@ _WITH_GPU = frozenset(("gpu.process.memory.usage", "gpu.process.utilization", "n
 
 @dataclass(frozen=True, slots=True)
 class ProfileRule:
-    """What a profile does with a metric. `singly` is true of samples that have a series of their own.
+    """Effect of a profile on a metric. `singly` is true of samples that have a series of their own.
 
     `joined`: labels of JOINED that series of one process do not have.
     """

@@ -25,9 +25,9 @@ class _Sum:
     counted: Value
     start: float | None
     present: bool = True
-    """Whether a member is on this page."""
+    """True if a member is on this page."""
     until: float = 0.0
-    """When it vanishes if it has no members then."""
+    """Time at which the sum vanishes unless it has members then, in seconds of the reduction's clock."""
 
 
 class Reduction:

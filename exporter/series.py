@@ -51,9 +51,9 @@ class _Fold:
     lines: int
     counted: Value
     present: bool = True
-    """Whether a member is on this page."""
+    """True if a member is on this page."""
     until: float = 0.0
-    """When it vanishes if it has no members then."""
+    """Time at which the fold vanishes unless it has members then, in seconds of the limit's clock."""
 
 
 class SeriesLimit:

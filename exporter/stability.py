@@ -1,4 +1,4 @@
-"""What users may rely on: the stability of each metric's name, type, unit and labels."""
+"""Stability of metrics: guarantees for each metric's name, type, unit and labels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 from exporter.model import Metric
 
 TODAY, FORMER = "accel.node.", "node."
-"""What names begin with, and what these names began with before (exporter/compat/former_names.py)."""
+"""Prefix of names, and the prefix that these names had before (exporter/compat/former_names.py)."""
 
 
 class Stability(Enum):

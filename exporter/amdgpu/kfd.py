@@ -1,7 +1,7 @@
-"""What the kernel's driver amdkfd has of AMD GPUs in sysfs: links between them, and the memory of each process.
+"""Reader of the sysfs files of the kernel driver amdkfd: links between AMD GPUs, and GPU memory of each process.
 
-Drivers/gpu/drm/amd/amdkfd of the kernel: kfd_topology.c, kfd_process.c, and kfd_crat.h for the types of links. A file
-that the device cgroup of the exporter hides gives nothing.
+Kernel sources in drivers/gpu/drm/amd/amdkfd: kfd_topology.c, kfd_process.c, and kfd_crat.h for the types of links.
+Files that the device cgroup of the exporter hides yield no samples.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What runs behind the scrapes: child processes with their supervisor, and pollers of slow sources."""
+"""Background work besides scrapes: child processes with their supervisor, and pollers of slow sources."""

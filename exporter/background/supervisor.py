@@ -53,7 +53,7 @@ class Supervisor(ABC, Generic[C]):
         self.child: C | None = None
         """The child, until `ended` has returned."""
         self.starting = True
-        """Whether the child still starts; cleared by the subclass."""
+        """True while the child is starting; cleared by the subclass."""
         self.last_message = time.monotonic()
         self.changing = threading.Lock()
         """Held while a child is started."""

@@ -50,9 +50,9 @@ CHECKS: dict[str, Callable[[Settings], Answer]] = {
 
 
 SECONDS = 60.0
-"""How long one check may wait for something else than a processor."""
+"""Time limit of one check for waits other than for a processor, in seconds."""
 MOST_SECONDS = 900.0
-"""How long one check may take, also one that computes: an emulated machine verifies all probes in minutes."""
+"""Time limit of one check with its computations, in seconds: an emulated machine verifies all probes in minutes."""
 
 
 def examine(settings: Settings) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""What it means for the node that processes are probed."""
+"""Consequences of probed processes for the node: lock contention at hits, and checkpoints by CRIU."""
 
 from __future__ import annotations
 

@@ -233,7 +233,7 @@ class Cuda(ProbeCollector[Activity]):
         self.object.programs["sweep"].run(struct.pack("=3Q", end.tgid, end.context, end.before_ns))
 
     def _lose_sight(self, pids: Collection[int]) -> None:
-        """What these processes take and give back is not seen for a while: what they hold is not known any more."""
+        """Mark processes with calls that are not seen for a while: their allocated memory is unknown from then on."""
         self.object.maps["covered"].take(pids)
         self._unseen.update(pids)
 

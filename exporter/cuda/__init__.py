@@ -1,1 +1,1 @@
-"""What the CUDA probes hook, and what the numbers they see are called."""
+"""CUDA: functions to probe, and names, labels and samples for the numbers that the probes count."""

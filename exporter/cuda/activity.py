@@ -1,4 +1,4 @@
-"""What CUDA did in each process: the maps of bpf/cuda/cuda.bpf.c as plain numbers."""
+"""CUDA activity of each process: the maps of bpf/cuda/cuda.bpf.c as plain numbers."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def read(maps: Mapping[str, Map]) -> dict[int, Activity]:
 
 
 def take(maps: Mapping[str, Map], pids: Collection[int]) -> dict[int, Activity]:
-    """What the maps hold of these processes, which they do not any more then; of the devices in use they still do."""
+    """Remove and return the counts of these processes; their rows of `used_devices` stay."""
     taken = _by_process(cast(CountedRows, {name: maps[name].take(pids) for name in COUNTED}))
     for tgid, activity in taken.items():
         if value := maps["used_devices"].get(tgid):

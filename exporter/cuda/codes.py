@@ -1,4 +1,4 @@
-"""What CUDA's error codes are called: the constants of cuda.h and driver_types.h (CUDA 12.9 and 13.5)."""
+"""Names of CUDA's error codes: the constants of cuda.h and driver_types.h (CUDA 12.9 and 13.5)."""
 
 from __future__ import annotations
 

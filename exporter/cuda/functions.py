@@ -18,7 +18,7 @@ NO_ARGUMENT = 255
 
 
 def layer(symbol: str) -> str:
-    """Which API a function belongs to, by its name: "driver" or "runtime"."""
+    """Return the API of a function by its name: "driver" or "runtime"."""
     return "runtime" if symbol.startswith("cuda") else "driver"
 
 
@@ -37,7 +37,7 @@ class CudaFunction:
     bytes_at: int = NO_ARGUMENT
     host_at: int = NO_ARGUMENT
     launches: str = ""
-    """What a call of it launches: "kernel", "graph" or nothing."""
+    """Kind of work that a call launches: "kernel" or "graph"; empty for none."""
 
     @property
     def layer(self) -> str:
@@ -248,7 +248,7 @@ _SOUNDS_LIKE = (
 )
 _COVERABLE = rf"(?!(?:{'|'.join(UNCOVERED)})$)(?:{_SOUNDS_LIKE})"
 COVERABLE = re.compile(_COVERABLE)
-"""What a symbol looks like that belongs into FUNCTIONS: one that is not there is a gap, which a metric counts."""
+"""Pattern of symbols that belong in FUNCTIONS: a metric counts a library's matching symbols without an entry."""
 _OF_LAYER = {"driver": "(?!_*cuda)", "runtime": "(?=_*cuda)", "both": ""}
 
 

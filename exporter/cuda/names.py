@@ -1,4 +1,4 @@
-"""What the enums of bpf/cuda/cuda.h are called in labels: the part of each constant after the enum's name."""
+"""Label values for the enums of bpf/cuda/cuda.h: the part of each constant after the enum's name."""
 
 from __future__ import annotations
 

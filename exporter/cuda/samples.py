@@ -17,7 +17,7 @@ from exporter.ledger import Process
 from exporter.model import Exemplar, Labels, Metric, Sample, Value
 
 MOST = (1 << 63) - 1
-"""What fits the 64 bits of OTLP."""
+"""Largest integer that OTLP's 64 bits hold."""
 _LABELS = tuple({"api_layer": it.layer, "api": it.name} for it in FUNCTIONS)
 """By the function's number in the kernel, less 1."""
 ExemplarsOf = Callable[[int], Mapping[int, Exemplar]]
@@ -69,7 +69,7 @@ def _no_exemplars(_: int) -> Mapping[int, Exemplar]:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What a process did on one GPU, or on those that are not known."""
+    """Activity of a process on one GPU, or on GPUs that are not known."""
 
     labels: Labels
     activity: Counts

@@ -23,7 +23,7 @@ from exporter.model import Sample
 class _Known:
     library: Library
     users: dict[int, bool] = field(default_factory=dict)
-    """Whether a process was seen from its first call, by pid."""
+    """By pid: true if the process was observed from its first call."""
     link: Link | None = None
     usdt: UsdtProbes | None = None
 

@@ -9,7 +9,7 @@ from typing import Literal
 from exporter.model import Metric
 
 Decoding = Literal["number", "hex", "string", "enum", "pid", "cgroup"]
-"""How a number or text of a map becomes a label's value."""
+"""Conversion of a number or text of a map to a label value."""
 
 
 @dataclass(frozen=True, slots=True)

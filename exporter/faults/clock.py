@@ -1,4 +1,4 @@
-"""Whether the kernel's clock is synchronized, by adjtimex(2) without a change: times of nodes are compared."""
+"""Synchronization of the kernel's clock, read by adjtimex(2) without a change: timestamps of nodes are compared."""
 
 from __future__ import annotations
 

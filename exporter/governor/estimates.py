@@ -22,7 +22,7 @@ their price would be one of what is left, and greater."""
 
 
 class ProcessTally(NamedTuple):
-    """What one process did until now; no number ever falls."""
+    """Totals of one process until now; no number ever falls."""
 
     counts: Counts
     """The counts that are estimated while calls are not probed; those that are 0 may be left out."""
@@ -62,7 +62,7 @@ class _Piece:
 
     @property
     def empty(self) -> bool:
-        """Whether the process did nothing meanwhile."""
+        """True if the process did nothing in the meantime."""
         return not (self.cpu or self.reference or any(self.counts.values()))
 
     def add(self, before: ProcessTally, after: ProcessTally) -> None:
@@ -94,13 +94,13 @@ class Estimate:
     missed: Counter[Any] = field(default_factory=Counter)
     """Estimated counts of calls that were not seen, never falling."""
     unknown: bool = False
-    """Whether calls were not seen that nothing could estimate."""
+    """True if calls were not seen and could not be estimated."""
     new: bool = False
-    """Whether its first gap began before it was first seen: then CPU time is no measure of that gap."""
+    """True if the first gap began before the process was first seen: CPU time is then no measure of that gap."""
     pending: bool = False
-    """Whether windows do not hold enough yet for the gap, which goes on until they do: counts are not known so far."""
+    """True while windows hold too little to estimate the gap, which then continues: counts are unknown."""
     released: bool = False
-    """Whether all calls are counted from now on, which makes windows for a gap that is pending."""
+    """True if all calls are counted from now on: the time counts as a window for a pending gap."""
     _before: deque[_Piece] = field(default_factory=lambda: deque(maxlen=_MOST_WINDOWS))
     _window: _Piece = field(default_factory=_Piece)
     _gap: _Piece = field(default_factory=_Piece)

@@ -38,7 +38,7 @@ class ProbedFile(Protocol):
 
 
 class Bounds(NamedTuple):
-    """What the probes of a file's functions may take of a process."""
+    """Limits on the cost that probes of a file's functions may cause a process."""
 
     ratio: float
     """Part of its CPU time, all probes together."""
@@ -74,7 +74,7 @@ class WindowedFile:
         self.rates: Mapping[int, float] = {}
         """Cost of the functions by process, in cores, over the time before the last look."""
         self.for_node = False
-        """Whether the node's bound decided at the last look, and not that of a process."""
+        """True if the bound of the node was decisive at the last look, not the bound of a process."""
         self.due = clock()
         """Time of the next step."""
         self._step: Callable[[], None] = self._look
@@ -83,7 +83,7 @@ class WindowedFile:
         """Tallies at the last look, made at this time:"""
         self._looked, self._probed_before, self._turned = self.due, 0.0, 0.0
         self._on, self._since, self._seconds = True, self.due, 0.0
-        """Whether the functions are probed, since when, and for how many seconds before."""
+        """Probe state: true while the functions are probed, time of the last change, and seconds probed before."""
         self._history = deque([(self.due, 0.0)])
         self._length = 0.0
 

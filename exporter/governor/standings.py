@@ -1,4 +1,4 @@
-"""Which processes of a file cost so little that they are probed all the time while others are in windows."""
+"""Selection of the processes of a file that cost little enough to be probed all the time, outside of windows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the governor watches: a collector with functions that may be probed in windows."""
+"""Interface of collectors to the governor: a collector with functions that may be probed in windows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SubjectFile(ProbedFile, Protocol):
 
 
 class Prices(Protocol):
-    """What exporter.bpf.probe.Probes knows of the cost of its functions."""
+    """Costs of probed functions, as known to exporter.bpf.probe.Probes."""
 
     def price(self, symbol: str) -> float | None:
         """Return the seconds that probes take at one call; None where that is not known."""

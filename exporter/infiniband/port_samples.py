@@ -1,4 +1,4 @@
-"""What a port sent and received, waited for and discarded, and errors of its link, each with its own unit."""
+"""Samples of an RDMA port: data sent and received, waits, discards, and link errors, each with its own unit."""
 
 from __future__ import annotations
 

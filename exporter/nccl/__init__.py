@@ -1,1 +1,1 @@
-"""What the NCCL probes hook, what a communicator looks like in memory, and what the numbers are called."""
+"""NCCL: functions to probe, layout of communicators in memory, and samples of the counts."""

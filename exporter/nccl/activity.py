@@ -1,4 +1,4 @@
-"""What NCCL did in each process: the maps of bpf/nccl/nccl.bpf.c as plain numbers."""
+"""NCCL activity of each process: the maps of bpf/nccl/nccl.bpf.c as plain numbers."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ class Activity:
     communicators: set[Communicator] = field(default_factory=set)
     in_flight: int = 0
     lags: dict[Membership, Durations] = field(default_factory=dict)
-    """How much later than the first rank of this node it called."""
+    """Delay of the process's calls after those of the first rank of this node, in nanoseconds, by membership."""
     numbers: dict[Membership, int] = field(default_factory=dict)
     """Calls so far of the kinds that NCCL counts, without open groups and communicators of an unknown number."""
 
     def ended(self) -> None:
-        """What the process had is gone; what it did stays."""
+        """Clear the state of an ended process: communicators, calls in flight and sequence numbers. Counts stay."""
         self.communicators, self.in_flight, self.numbers = set(), 0, {}
 
     def absorb(self, late: Activity) -> None:

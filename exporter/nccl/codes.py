@@ -1,4 +1,4 @@
-"""What the numbers of nccl.h are called."""
+"""Names of the numbers of nccl.h: results and data types."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class NcclFunction:
     peer_at: int = NO_ARGUMENT
     """Of the root, or of the other rank."""
     paired: bool = True
-    """Whether its return is of interest."""
+    """True if the return of the function is probed too."""
 
     @property
     def is_message(self) -> bool:
@@ -140,9 +140,9 @@ _SOUNDS_LIKE = (
     r"|ncclComm(Init|Split|Shrink|Grow|Finalize|Destroy|Abort|Revoke)\w*"
 )
 COVERABLE = re.compile(rf"(?!(?:{'|'.join(UNCOVERED)})$)(?:{_SOUNDS_LIKE})")
-"""What a symbol looks like that belongs into FUNCTIONS: one that is not there is a gap, which a metric shows."""
+"""Pattern of symbols that belong in FUNCTIONS: a metric counts a library's matching symbols without an entry."""
 
 
 def family(symbol: str) -> str:
-    """Which library a function belongs to, by its name: a driver misses no functions of NCCL."""
+    """Return the library of a function by its name, "nccl" or "driver": a driver library lacks no functions of NCCL."""
     return "nccl" if symbol.startswith("nccl") else "driver"

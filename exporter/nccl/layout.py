@@ -1,10 +1,10 @@
-"""Where in a library's `struct ncclComm` a communicator's identity is, found in the library's own code.
+"""Offset of a communicator's identity in a library's `struct ncclComm`, found in the library's own code.
 
-The struct is private and moves with every release, but ncclCommUserRank, ncclCommCount and ncclCommCuDevice each read
-one number of it, and the three lie side by side after commHash: checked against the debug information of NCCL 2.18 to
-2.32. Releases before have the three and no hash, which is computed from the id that ncclCommInitRank is given. Of a
-library without a version nothing is believed. Files are hostile: only so much code is read, and what is found is one of
-few offsets or nothing.
+The struct is private and changes with every release, but ncclCommUserRank, ncclCommCount and ncclCommCuDevice each read
+one number from the struct, and the three are adjacent after commHash: checked against the debug information of NCCL
+2.18 to 2.32. Earlier releases have the three and no hash; the hash is then computed from the id passed to
+ncclCommInitRank. A library without a version is not trusted. Files are hostile: a bounded amount of code is read, and
+the result is one of few offsets or none.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ class CommunicatorLayout:
     sequence: int = 0
     """Of seqNumber, by which the library counts calls."""
     guarded: bool = False
-    """Whether the struct begins with NCCL_MAGIC."""
+    """True if the struct begins with NCCL_MAGIC."""
     hashless: bool = False
-    """Whether something else is in the place of commHash."""
+    """True if the struct has something else in the place of commHash."""
 
 
 UNKNOWN = CommunicatorLayout()
@@ -92,7 +92,7 @@ def find_layout(elf: Elf) -> CommunicatorLayout:
 
 
 class _Reads:
-    """What the code of a function reads and calls."""
+    """Memory reads and calls in the code of a function."""
 
     def __init__(self, elf: Elf, function: Function) -> None:
         self._elf, self._function = elf, function

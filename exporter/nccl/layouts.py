@@ -20,7 +20,7 @@ MOST = 256
 """The entries of `layouts` in bpf/nccl/nccl.h."""
 
 ATTEMPTS, PAUSE = 3, 0.1
-"""How often a library is read that cannot be read for a moment, and the seconds between."""
+"""Number of attempts to read a library that is unreadable for a moment, and the pause between them in seconds."""
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Which ranks of this node come later than the others of their communicator."""
+"""Arrival lags: delays of the ranks of this node after the first rank of their communicator here, and calls behind."""
 
 from __future__ import annotations
 

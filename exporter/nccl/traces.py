@@ -43,7 +43,7 @@ class SpanContext:
     not_shared: NotShared | None = None
     links: tuple[tuple[str, str], ...] = ()
     parent_remote: bool = False
-    """Whether the parent is another rank's span."""
+    """True if the parent is the span of another rank."""
 
 
 def trace_id(cluster: str, *key: str | int) -> str:

@@ -80,7 +80,7 @@ class Report:
     timeouts: int
     seconds: float | None
     whole: bool = field(default=True)
-    """Whether every communicator is named, as in JSON."""
+    """True if every communicator is named, as in JSON."""
 
 
 def parse(answer: str) -> Report:

@@ -46,7 +46,7 @@ class _Entry:
     checked: float
     seen: float
     answered: bool
-    """Whether the kernel showed the environment, or that there is none."""
+    """True if the kernel showed the environment, or that the process has none."""
 
 
 class ProcessTable:

@@ -27,7 +27,7 @@ class Source(Generic[T]):
         self.name, self.location, self._what = name, location, what or f"allocations of {name}"
         self._read, self._keep, self._now = read, keep, now
         self.exists = bool(location)
-        """Whether there is a source, readable or not."""
+        """True if there is a source, readable or not."""
         self.failure = ""
         """The reason why the last reading failed; empty after a success and before the first reading."""
         self._last: tuple[float, Sequence[T]] | None = None

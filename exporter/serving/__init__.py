@@ -1,1 +1,1 @@
-"""What LLM servers answer, from the bytes of their sockets."""
+"""Inference: requests to LLM servers and their responses, from the bytes of sockets and TLS connections."""

@@ -1,4 +1,4 @@
-"""What a record of a request means: its route, model, tokens and times. All bytes are those of strangers."""
+"""Interpretation of the record of a request: route, model, tokens and times. All bytes are untrusted input."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class _Head:
-    """What the heads of a request and of its answer have: is the answer a stream of events, and clear text."""
+    """Parsed heads of a request and its response. `stream`: a stream of events; `clear`: no content encoding."""
 
     line: bytes
     status: int
@@ -183,7 +183,7 @@ def _grpc_status(record: RequestRecord, number: bytes) -> str:
 
 
 def _is_stream(record: RequestRecord, kind: bytes, path: bytes | None) -> bool:
-    """Whether an answer is a stream. A whole one of gRPC (its `path`) is one message: a stream of one looks like it."""
+    """Return whether a response is a stream. For gRPC (`path` set), a complete response of one message is no stream."""
     if path is not None:
         return record.messages > (record.outcome == COMPLETE) and streams_answers(path)
     if kind.startswith((b"application/x-ndjson", b"application/jsonl")):

@@ -30,7 +30,7 @@ MOST_SERIES = 20_000
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """What was read; the labels are those of the process that it was read from, as another may have its pid by now."""
+    """One reading of an engine's metrics; the labels are of the process at that time, as its pid may be reused."""
 
     labels: Labels
     engine: str
@@ -48,7 +48,7 @@ class EngineNumbers:
         """Ports of processes that had no metrics, and until when they are left alone."""
         self._failures: tuple[str, ...] = ()
         self._seconds: dict[int, int] = {}
-        """How long the last reading of each process took."""
+        """Duration of the last reading of each process in seconds, by pid."""
         self._declared: dict[tuple[str, Kind], Metric] = {}
         self._reads = Tally(metrics.ENGINE_READS, ("read", "failed"))
         self._lock = threading.Lock()

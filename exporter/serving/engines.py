@@ -1,4 +1,4 @@
-"""Which inference engine a process belongs to, by the words of its command line."""
+"""Inference engine of a process, by the words of its command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an inference engine's /metrics has, from Prometheus' text format. All of it is that of strangers."""
+"""Parser of an inference engine's /metrics in Prometheus' text format. All of the text is untrusted input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which processes may answer for a process that uses a GPU: those of its container or pod, and of its tree."""
+"""Families of processes that use a GPU, which may serve its requests: same container or pod, or process tree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which processes the kernel follows: the families of the users of GPUs, looked up as processes start."""
+"""Processes that the kernel follows: the families of users of GPUs, updated as processes start."""
 
 from __future__ import annotations
 

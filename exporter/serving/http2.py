@@ -47,7 +47,7 @@ class FieldBlock(Protocol):
 
 @dataclass(slots=True)
 class Fields:
-    """What the fields of a request and of its answer hold, empty where there is none or it is not known."""
+    """Header fields of a request and of its response, empty where absent or unknown."""
 
     method: bytes = b""
     path: bytes = b""

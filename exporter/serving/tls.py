@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 
 class Allowed(Protocol):
-    """What exporter.bpf.trial.Trial.returns_allowed is."""
+    """Signature of exporter.bpf.trial.Trial.returns_allowed."""
 
     def __call__(self, users: Collection[Protection]) -> tuple[bool, str]: ...
 

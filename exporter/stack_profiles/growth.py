@@ -39,7 +39,7 @@ class _Followed:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """When a profile was taken (seconds of the monotonic clock), and the bytes in use of each process then."""
+    """Time of a profile, in seconds of the monotonic clock, and the bytes in use of each process at that time."""
 
     at: float
     totals: Counter[str]

@@ -29,7 +29,7 @@ Look = Callable[[], Iterable[Standing]]
 
 
 class StandingCalls:
-    """What collectors know of calls that have not returned. Safe from any thread."""
+    """Calls that have not returned, as known to collectors. Safe from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

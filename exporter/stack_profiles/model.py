@@ -76,7 +76,7 @@ class StackProfile:
     time_ns: int = 0
     duration_ns: int = 0
     comments: tuple[str, ...] = field(default=())
-    """What a reader should know of the profile, such as what was dropped."""
+    """Notes on the profile for readers, such as what was dropped."""
 
     def __post_init__(self) -> None:
         if any(len(sample.values) != len(self.sample_types) for sample in self.samples):
@@ -88,8 +88,9 @@ class StackProfile:
 
 
 class ProfileSource(Protocol):
-    """What captures stacks. The methods are called from any thread, return within a second or so, and keep nothing of
-    what they return. They raise OSError or RuntimeError with a sentence where a profile cannot be made right now.
+    """A source of stack profiles. Methods are called from any thread, return within a second or so, and keep no
+    reference to their results. They raise OSError or RuntimeError with a sentence when a profile cannot be made at
+    present.
     """
 
     def inuse(self) -> StackProfile:

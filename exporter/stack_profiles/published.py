@@ -20,7 +20,7 @@ class StackProfiles:
 
     def __init__(self, wanted: bool = False) -> None:
         self.wanted = wanted
-        """Whether profiles are shown, so that collectors take stacks."""
+        """True if profiles are shown: collectors then take stacks."""
         self._lock = threading.Lock()
         self._source: ProfileSource = _Nothing()
         self.frozen = FrozenProfiles()

@@ -43,7 +43,7 @@ class Block(NamedTuple):
 
 @dataclass(slots=True)
 class GivenOut:
-    """What allocators of one process have given out."""
+    """Memory that the allocators of one process have allocated from their segments."""
 
     blocks: list[Block] = field(default_factory=list)
     unknown: dict[int, int] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""How many stacks may be taken: as many as the processor time allows that unwinding is given."""
+"""Number of stacks that may be taken within the processor time for unwinding."""
 
 from __future__ import annotations
 

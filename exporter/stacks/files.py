@@ -42,7 +42,7 @@ class CodeFile:
         self._debug = self._debug_info(self._elf, self._frames)
         self.build_id = _build_id(self._elf)
         self.wants_debug_file = bool(self._frames and self.build_id and self._debug is None)
-        """Whether its debug information is elsewhere, if anywhere, and that was not looked for yet."""
+        """True if the file's debug information can only be in another file, which has not been taken yet."""
 
     def take_debug_file(self, descriptor: int) -> None:
         """Take over the descriptor of a file that should have its symbols and debug information."""

@@ -1,8 +1,8 @@
-"""Where a CPython keeps its threads, frames and code objects: of 3.13 and newer by the interpreter's own
-_Py_DebugOffsets, of older ones by tables.
+"""Offsets of threads, frames and code objects in CPython: from _Py_DebugOffsets of the interpreter since 3.13, from
+tables for older versions.
 
 The tables are offsets of fields in the public and internal headers of CPython 3.10, 3.11 and 3.12, which are the same
-in all builds of a minor version for 64 bits. Of 3.13 and 3.14 the order of fields is that of
+in all builds of a minor version for 64 bits. For 3.13 and 3.14 the order of fields is as in
 Include/internal/pycore_runtime.h and pycore_debug_offsets.h.
 """
 
@@ -90,7 +90,7 @@ class CodeLayout:
 
 @dataclass(frozen=True, slots=True)
 class InterpreterLayout:
-    """What is known of one interpreter; `version` is (major, minor)."""
+    """Layout of one interpreter; `version` is (major, minor)."""
 
     version: tuple[int, int]
     walk: Walk

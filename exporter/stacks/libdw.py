@@ -45,7 +45,7 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {  # result, then arguments
 
 @dataclass(frozen=True, slots=True)
 class UnwindRule:
-    """How to find the caller's registers from those of a frame, at one address of a file.
+    """Rule to compute the caller's registers from the registers of a frame, at one address of a file.
 
     The CFA is the register `base` and `offset`, or the expression `cfa` where `base` is negative; `saved` are the
     places, from the CFA, of registers that the frame has put on the stack, `computed` expressions of places. `returns`

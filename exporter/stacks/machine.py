@@ -1,4 +1,4 @@
-"""What unwinding has to know of a processor: the DWARF numbers of its registers."""
+"""Parameters of a processor for unwinding: the DWARF numbers of its registers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Machine:
     stack: int
     frame: int
     program: int
-    """Where the program counter is in the record; not a DWARF number on arm64."""
+    """Index of the program counter in the record; not a DWARF number on arm64."""
     link: int | None
     """The register with a function's return address when it is called; None: the address is on the stack."""
     preserved: tuple[int, ...]

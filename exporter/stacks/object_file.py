@@ -1,4 +1,4 @@
-"""What unwinding and naming need of an ELF file besides functions: data symbols, sections, names of addresses."""
+"""ELF files for unwinding and naming: data symbols, sections and names of addresses, besides functions."""
 
 from __future__ import annotations
 

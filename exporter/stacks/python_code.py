@@ -22,7 +22,7 @@ _WORD, _INT = struct.Struct("=Q"), struct.Struct("=i")
 
 
 class _Seen(NamedTuple):
-    """What of a code object would be otherwise if another were at its address."""
+    """Words of a code object that identify it: other words mean that another object has its address by now."""
 
     filename: int
     name: int

@@ -53,7 +53,7 @@ class StackRecord:
     api: int
     truncated: bool
     interpreter: bool
-    """Whether the interpreter of the process was known when the stack was taken."""
+    """True if the interpreter of the process was known when the stack was taken."""
     registers: tuple[int, ...]
     hijacks: tuple[tuple[int, int], ...]
     frames: tuple[PythonFrame, ...]

@@ -1,4 +1,4 @@
-"""What a place consists of, and the checks that all its sources share."""
+"""Labels of a node's place in the data center, and the checks shared by all sources of places."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from exporter.model import Labels
 NAMES = ("region", "zone", "rack", "leaf", "spine", "core", "block", "nvlink_domain")
 """Labels of a place, of switches the nearest to the node first."""
 OF_A_DEVICE = ("leaf", "spine", "core")
-"""What a network device may have of its own, where each has a switch of its own."""
+"""Labels that each network device may have on its own, where each is connected to a switch of its own."""
 MOST_DEVICES = 64
 MOST_BYTES = 4 << 20
 """A file of 16,384 nodes, one a line, has 2 MiB."""
@@ -22,7 +22,7 @@ _LONGEST = 128
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a node is: known NAMES only, and those of OF_A_DEVICE by RDMA device."""
+    """Location of a node: labels of NAMES, and labels of OF_A_DEVICE by RDMA device."""
 
     labels: Labels = field(default_factory=dict)
     devices: Mapping[str, Labels] = field(default_factory=dict)

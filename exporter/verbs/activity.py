@@ -1,4 +1,4 @@
-"""What RDMA did in each process: the maps of bpf/verbs/verbs.h and bpf/verbs/qp.h as plain numbers."""
+"""RDMA activity of each process: the maps of bpf/verbs/verbs.h and bpf/verbs/qp.h as plain numbers."""
 
 from __future__ import annotations
 

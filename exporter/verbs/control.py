@@ -1,6 +1,6 @@
-"""Which queue pairs and memory regions processes have: the maps of bpf/verbs/control.h as plain values.
+"""Queue pairs and memory regions of processes: the maps of bpf/verbs/control.h as plain values.
 
-`hooks()` are attached to libibverbs (of a name with two versions to the newer, which the older one calls), and
+`hooks()` are attached to libibverbs (for a symbol with two versions to the newer, which the older one calls), and
 `hooks_of("create_qp")` to a provider's create_qp_ex.
 """
 

@@ -1,4 +1,4 @@
-"""What the probes of RDMA took from each process, by the calls in the map `process_hits` of bpf/verbs/hits.h."""
+"""Cost of the RDMA probes to each process in seconds, by the calls in the map `process_hits` of bpf/verbs/hits.h."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What destroyed queue pairs had posted: the BPF program sends it when it drops their rows, and it is kept here for
-a while."""
+"""Work requests of destroyed queue pairs: sent by the BPF program when it deletes rows, and kept for a while."""
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ class PostedRequests(NamedTuple):
 
 
 class QpPlace(NamedTuple):
-    """What queue pairs that had one number in turn have in common, and their series with it."""
+    """Key common to queue pairs that had the same number one after the other, and to their series."""
 
     tgid: int
     context: int
@@ -65,7 +64,7 @@ class QpLife(NamedTuple):
 
 @dataclass(slots=True)
 class Destroyed:
-    """What is known of one destroyed queue pair. `expires` is of the clock of DestroyedQps, in seconds."""
+    """State of one destroyed queue pair. `expires` is a time in seconds of the clock of DestroyedQps."""
 
     expires: float
     qp: Qp | None = None

@@ -1,6 +1,6 @@
-"""What runs at which function of libibverbs and of providers: the hooks, and what is attached in windows.
+"""Hooks at functions of libibverbs and of providers, and those that are attached in windows.
 
-A provider's functions have the names that struct verbs_context_ops, ibv_qp_ex and ibv_cq_ex have for them; further
+A provider's functions have the names of the members of struct verbs_context_ops, ibv_qp_ex and ibv_cq_ex; further
 versions in one file are numbered.
 """
 
@@ -32,9 +32,9 @@ HITS = ("post_send", "post_recv", "poll_cq", *QP_CALLS, *CQ_CALLS)
 """By enum hit of bpf/verbs/verbs.h."""
 
 _VERSIONS = 8
-VERSIONS_OF_A_USER = _VERSIONS // 2
-"""Versions of a function that are probed because the processes of one user call them."""
 """Versions of one function in a file that are probed at most."""
+VERSIONS_OF_A_USER = _VERSIONS // 2
+"""Versions of a function that are probed at most because the processes of one user call them."""
 _PLACE = 16
 """Bits of a cookie below the place of a call (bpf/verbs/extended.h)."""
 _SETTERS = ("wr_set_inline_data", "wr_set_inline_data_list", "wr_set_sge", "wr_set_sge_list")
@@ -44,7 +44,7 @@ _OWN = {"wr_start": "extended_start", "wr_abort": "extended_abort"} | dict.fromk
 
 @dataclass(frozen=True, slots=True)
 class PollHook:
-    """What runs at a function that polls. `cookie` is added to the cookie of the probe's placement."""
+    """Programs that run at a function that polls. `cookie` is added to the cookie of the probe's placement."""
 
     returns: str
     """The program at the function's return; empty for none."""

@@ -1,7 +1,7 @@
-"""When poll_cq and the extended calls that poll are probed.
+"""Times at which poll_cq and the extended calls that poll are probed.
 
-They are probed all the time where they are called seldom, as by programs that wait for events, else in windows:
-programs that poll without pause would lose all their time to probes.
+They are probed all the time where called seldom, as by programs that wait for events, else in windows: programs that
+poll without pause would spend all their time in probes.
 """
 
 from __future__ import annotations
@@ -88,9 +88,9 @@ class _PolledFile:
     seconds: float = 0.0
     """Seconds for which the file was probed before `opened`."""
     stays: bool = False
-    """Whether the file is probed beyond the window: no thread polls often."""
+    """True if the file is probed beyond the window: no thread polls often."""
     busy: bool = False
-    """Whether a thread polled too often in this window."""
+    """True if a thread polled too often in this window."""
     not_before: float = 0.0
     """Time before which the file is not probed again."""
     history: deque[tuple[float, float]] = field(default_factory=deque)

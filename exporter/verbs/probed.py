@@ -23,7 +23,7 @@ class Provider:
     library: Library
     found: ProviderFunctions | None = None
     learnt: bool = False
-    """Whether functions that the file does not show are known from a process."""
+    """True if a process has shown functions that the file does not."""
     parts: list[Library] = field(default_factory=list)
     """The same file with functions found in it, no function twice."""
     links: list[Link] = field(default_factory=list)

@@ -33,13 +33,13 @@ _CALLS = {"CUDA": "cuda", "NCCL": "nccl", "RDMA": "verbs"}
 
 @dataclass(slots=True)
 class JobProcess:
-    """What one process was seen doing; None is what nothing is known of."""
+    """Observed activity of one process; None where nothing is known."""
 
     labels: Mapping[str, str]
     gpus: set[str] = field(default_factory=set)
     bytes: float | None = None
     whole: bool = True
-    """Whether all of its allocations were seen; else `bytes` is the least it holds."""
+    """True if all allocations of the process were seen; else `bytes` is a lower bound of its allocated bytes."""
     resident: float | None = None
     """Bytes of GPU memory by NVML."""
     launches: float | None = None

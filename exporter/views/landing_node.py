@@ -92,7 +92,7 @@ def _of(used: float | None, limit: float | None) -> str | None:
 
 
 def _xids(named: NamedSamples, labels: Mapping[str, str]) -> str:
-    """How many, and which: of the GPU by its UUID, or by its address on the bus where the kernel log has only that."""
+    """Return the number of Xid errors of a GPU and their codes, by UUID or, as in the kernel log, by PCI address."""
     if not named.healthy("xid"):
         return NOTHING
     own: dict[str, float] = defaultdict(float)

@@ -1,4 +1,4 @@
-"""What the page at / plots, and how it is read from samples."""
+"""Values that the page at / plots, and their extraction from samples."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def render(samples: Iterable[Sample], page_format: Format = Format.TEXT, texts: 
 
 
 class _AnyWriter(Protocol):
-    """What writes a page in one of the formats. The labels of a series are a key, which the writer made."""
+    """A writer of pages in one of the formats. The labels of a series are a key made by the writer."""
 
     def labels(self, labels: Mapping[str, str]) -> Any: ...
 

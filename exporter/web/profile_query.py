@@ -17,7 +17,7 @@ _NUMBERS = {"seconds": MOST_SECONDS, "n": 10**9}
 
 @dataclass(frozen=True, slots=True)
 class ProfileQuery:
-    """What a request wants.
+    """The query of a request.
 
     `seconds` is the time between the two moments to compare, 0 for a profile as it is; `n` the number of a frozen
     profile, 0 for the newest. `value` names a sample type, of formats that have one; empty for the first. `by` is a

@@ -1,8 +1,7 @@
-"""Which constants a register may hold when a function reaches an instruction.
+"""Constant propagation: the constants that a register may hold when a function reaches an instruction.
 
-One pass over the function's code, forwards: what backward branches could add is not followed, so a constant that is
-found is really there on some path to the instruction, and None among the constants means that on another path the
-value is unknown.
+One forward pass over the function's code: backward branches are not followed, so a constant in the result is present on
+some path to the instruction, and None among the constants means that the value is unknown on another path.
 """
 
 from __future__ import annotations

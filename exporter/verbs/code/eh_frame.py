@@ -1,4 +1,4 @@
-"""Where functions start and end, by the tables for unwinding that stripped files keep too.
+"""Starts and ends of functions, by the unwind tables that stripped files keep too.
 
 .eh_frame_hdr is a sorted table of the starts of all functions, .eh_frame has their sizes. Linux Standard Base, Core,
 "Exception Frames"; DWARF 5, 6.4.1.

@@ -1,7 +1,8 @@
-"""Where each function is in struct verbs_context_ops: read from the code of libibverbs, or known by version.
+"""Offsets of functions in struct verbs_context_ops: read from the code of libibverbs, or known by version.
 
-The struct is private to rdma-core and changes with it. verbs_set_ops copies its members into struct verbs_context,
-which is public and does not change, so its code shows where they were. layout.yaml has both from the sources.
+The struct is private to rdma-core and changes with releases. verbs_set_ops copies the members into struct
+verbs_context, which is public and does not change, so the code of verbs_set_ops shows their offsets. layout.yaml has
+both from the sources.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ def calibrate(verbs: Elf) -> OpsLayout:
 
 @dataclass
 class _Copies:
-    """What verbs_set_ops copies: offsets in its table, in verbs_context and in the private copy."""
+    """Copies made by verbs_set_ops: offsets in its table, in verbs_context and in the private copy."""
 
     code: Code
     priv_at: int | None = None

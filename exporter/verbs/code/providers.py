@@ -69,7 +69,7 @@ class ProviderFunctions:
     refused: Mapping[str, str]
     """Operation to a sentence. An operation in neither mapping is not implemented by the provider."""
     release_unknown: bool = False
-    """Whether functions were refused that are known where the release of rdma-core is."""
+    """True if functions were refused that would be known if the release of rdma-core were."""
     incomplete: str = ""
     """A sentence where the library may have further versions of functions, known only when they are set."""
 

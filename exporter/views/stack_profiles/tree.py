@@ -9,7 +9,7 @@ from exporter.stack_profiles.bounds import bounded, labels, printable
 from exporter.stack_profiles.model import Frame, StackProfile, StackSample
 
 BY = {"process": ("comm", "pid"), "gpu": ("gpu_uuid",), "pod": ("pod",), "kind": ("kind",), "rank": ("rank",)}
-"""What stacks can be grouped by, and the labels of that."""
+"""Groups that stacks can be put in, with the labels that identify a group."""
 
 
 MOST_NODES = 100_000
