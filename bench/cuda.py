@@ -1,4 +1,4 @@
-"""What the CUDA programs themselves cost, as the kernel measures it: a launch, a call with its return, a copy."""
+"""Run time of the CUDA programs by the kernel's statistics: a launch, a call with its return, a copy."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ PROGRAMS: dict[str, tuple[str, float | None]] = {
 
 
 def points(loaded: Object, path: Path) -> dict[tuple[str, bool], list[Point]]:
-    """Where each program goes in a library with return probes allowed, by name and whether at the return."""
+    """Return the points of each program in a library with return probes allowed, by name and whether at the return."""
     wanted: dict[tuple[str, bool], list[Point]] = {}
     with Elf.open(path) as elf:
         found = elf.functions([function.name for function in FUNCTIONS])

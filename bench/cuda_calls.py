@@ -1,8 +1,8 @@
-"""What the CUDA probes add to calls of the runtime: CPU time of the calling thread, by the layers that are probed.
+"""CPU time that the CUDA probes add to calls of the runtime in the calling thread, by the layers that are probed.
 
-Three copies of the stand-in libraries, each with a process of its own: nothing is attached to the first, the driver's
-functions to the second, both layers' to the third. Rounds go round the processes, so that all see the same noise. The
-stand-ins do next to nothing themselves, and `cudaX` calls `cuX` as NVIDIA's runtime does.
+Three copies of the stand-in libraries, each with a process of its own: nothing is attached to the first, probes on the
+driver's functions to the second, probes on both layers to the third. Rounds alternate between the processes, so that
+all see the same noise. The stand-ins do next to nothing themselves, and `cudaX` calls `cuX` as NVIDIA's runtime does.
 """
 
 from __future__ import annotations

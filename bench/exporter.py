@@ -141,7 +141,7 @@ def _resident(process: psutil.Popen) -> int:
 
 
 def _peer(ours_per_line: float) -> list[Result]:
-    """What a line costs node_exporter (Go) in the same minute; nothing where it is not installed."""
+    """Measure the cost of a line of node_exporter (Go) in the same minute; no results where not installed."""
     program = shutil.which("prometheus-node-exporter")
     if program is None:
         return []

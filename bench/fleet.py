@@ -39,7 +39,7 @@ EVENT_SECONDS = 90.0
 
 @dataclass
 class Server:
-    """What scrapes the fleet. `series`, `samples` and `rules` are names on its own page."""
+    """A server that scrapes the fleet. `series`, `samples` and `rules` are names on its own page."""
 
     address: str
     processes: list[subprocess.Popen[bytes]]

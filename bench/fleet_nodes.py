@@ -28,15 +28,15 @@ _NAMES = re.compile(
     rb'(pid="1000|pod="train-0-worker-0"|container_id="0{63}1"|GPU-5e0a1c2b-0000-|comm_hash="0{12}abc[0-3]"'
     rb'|rank="(?:2[4-9]|3[01])"|(?:nranks|world_size)="64")'
 )
-"""What is of one node, of its place in the job, or of one run of the job."""
+"""Label values that differ by node, by the node's place in the job, or by run of the job."""
 
 
 @dataclass
 class _Node:
     run: int = 0
-    """How often its job has started again."""
+    """Number of restarts of the node's job."""
     restarted: float = -RETENTION
-    """When it did so last, on time.monotonic."""
+    """Time of the last restart of the job, in seconds of time.monotonic."""
     lost: bool = False
 
 
@@ -53,7 +53,7 @@ class Fleet:
     """Seconds between two scrapes."""
     profile: Profile
     mixed: bool = True
-    """Whether the nodes are of all KINDS; else all of them train."""
+    """True if the nodes are of all KINDS; false if all of them train."""
     _nodes: list[_Node] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -1,7 +1,7 @@
-"""What a hit costs the probed thread: our placement against bpftrace counting calls of the same code, side by side.
+"""Cost of a hit to the probed thread: this exporter's placement against bpftrace counting calls of the same code.
 
-Three copies of one library are loaded by one program: nothing is attached to the first, our probe to the second,
-bpftrace to the third. Rounds go round the copies, so that all see the same noise.
+Three copies of one library are loaded by one program: nothing is attached to the first, the exporter's probe to the
+second, bpftrace to the third. Rounds alternate between the copies, so that all see the same noise.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What a job that only launches keeps of its speed within the bound: by CPU time, beside the same job without a probe.
+"""Speed of a job that only launches, within the bound on overhead: by CPU time, beside the same job without probes.
 
 Two processes launch in turn, in the same loop: one calls the stand-in driver under its real names, the other one under
-names that nothing probes. So both see the same noise. Their loops are not equally fast before anything is probed, as
-they lie at different addresses: that is subtracted.
+names that nothing probes, so that both see the same noise. The two loops lie at different addresses and are not equally
+fast without probes: that difference is subtracted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the NCCL programs themselves cost, as the kernel measures it: a collective, its return, and its span record."""
+"""Run time of the NCCL programs by the kernel's statistics: a collective, its return, and its span record."""
 
 from __future__ import annotations
 

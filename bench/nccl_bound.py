@@ -1,8 +1,9 @@
-"""What groups of messages take longer under the collector as it is by default: by CPU time of the thread that sends.
+"""Time that groups of messages take longer with the default collector: by CPU time of the thread that sends.
 
 One program sends the same group on two copies of a stand-in in turn, of which the collector does not see the first one
-(another file, which does not look like NCCL); another thread of it is busy, as those of a training job are. The other
-work comes before each group of either copy: what it left in the caches would be paid by the first group alone.
+(another file, which does not look like NCCL); another thread of the program is busy, as threads of a training job are.
+The other work precedes each group of either copy: otherwise the first group alone would pay for the state of the
+caches.
 """
 
 from __future__ import annotations

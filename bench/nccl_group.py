@@ -1,7 +1,8 @@
-"""What a group of messages costs the calling thread, whole: our probes against bpftrace counting the same calls.
+"""Cost of a whole group of messages to the calling thread: this exporter's probes against bpftrace on the same calls.
 
-Three copies of a stand-in are loaded by one program: nothing is attached to the first, our probes to the second,
-bpftrace to the third, with one uprobe each. Rounds go round the copies, so that all see the same noise.
+Three copies of a stand-in are loaded by one program: nothing is attached to the first, the exporter's probes to the
+second, bpftrace to the third, with one uprobe each. Rounds alternate between the copies, so that all see the same
+noise.
 """
 
 from __future__ import annotations

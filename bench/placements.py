@@ -1,4 +1,4 @@
-"""How many functions of libraries that other people built can be probed without single-stepping."""
+"""Share of functions in libraries built by others that can be probed without single-stepping."""
 
 from __future__ import annotations
 

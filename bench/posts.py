@@ -1,7 +1,7 @@
-"""What a job that posts RDMA requests loses of its speed within the bound, by CPU time, beside one without probes.
+"""Speed lost by a job that posts RDMA requests, within the bound on overhead: by CPU time, beside one without probes.
 
 Two processes post in turn, in the same loop: one calls the stand-in's functions, the other one copies of them that
-nothing probes. So both see the same noise.
+nothing probes, so that both see the same noise.
 """
 
 from __future__ import annotations

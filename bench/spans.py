@@ -1,4 +1,4 @@
-"""What a span costs the exporter from the collector that finished it to the OTLP endpoint that took it."""
+"""Cost of a span to the exporter, from the collector that finished the span to the OTLP endpoint that accepted it."""
 
 from __future__ import annotations
 

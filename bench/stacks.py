@@ -1,7 +1,7 @@
-"""What profiles of stacks cost: the kernel's programs, a training loop with them and without, the exporter's memory.
+"""Cost of profiles of stacks: the kernel's programs, a training loop with and without profiles, the exporter's memory.
 
 Two processes take the same steps in turn: one calls the stand-in driver under its real names, the other one under names
-that nothing probes. So both see the same noise. py-spy samples the same loop as often.
+that nothing probes, so that both see the same noise. py-spy samples the same loop at the same rate.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _await_probes(collector: Cuda, take: Job, own: int) -> None:
 
 
 def _programs(take: Job, own: int) -> list[Result]:
-    """What the kernel's program takes at an allocation, and what a stack costs the child that unwinds."""
+    """Measure the run time of the BPF program at an allocation, and the CPU time of the unwinding child per stack."""
     with _collector(True) as collector:
         _await_probes(collector, take, own)
         assert collector.profiling
@@ -132,7 +132,7 @@ def _compare(bare: Job, other: Job, own: int) -> list[Took]:
 
 
 def _losses(counting: Sequence[Took], profiling: Sequence[Took]) -> list[Result]:
-    """What profiles take from the job on top of what counting takes."""
+    """Return the cost of profiles to the job in addition to the cost of counting."""
     more = [
         [median(it[field] for it in found) for found in (counting, profiling)] for field in range(len(Took._fields))
     ]
@@ -157,7 +157,7 @@ def _losses(counting: Sequence[Took], profiling: Sequence[Took]) -> list[Result]
 
 
 def _py_spy(folder: Path, bare: Job, sampled: Running, own: int) -> list[Result]:
-    """What py-spy takes from the loop at the same rate of stacks; nothing where its wheel cannot be had."""
+    """Measure the cost of py-spy to the loop at the same rate of stacks; no results where its wheel is unavailable."""
     try:
         program = py_spy.fetched()
     except NotFetched as error:
@@ -188,7 +188,7 @@ def _py_spy(folder: Path, bare: Job, sampled: Running, own: int) -> list[Result]
 
 
 def _memory(take: Job, own: int) -> list[Result]:
-    """What the exporter and its children hold of memory after the same work, with profiles and without."""
+    """Measure the memory of the exporter and its children after the same work, with profiles and without."""
     held = []
     for flags in ((), ("--web.enable-profiles", f"--collector.cuda.profile-launches-every={EVERY}")):
         with running(*flags) as (port, exporter):

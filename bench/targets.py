@@ -1,4 +1,4 @@
-"""What finding libraries costs on a node with 2,000 processes: the first look, 20 execs a second, a hostile process."""
+"""Cost of finding libraries on a node with 2,000 processes: first look, 20 execs a second, a hostile process."""
 
 from __future__ import annotations
 

@@ -63,9 +63,7 @@ for line in sys.stdin:
 
 
 class Took(NamedTuple):
-    """What a step took, in seconds by the clock and of the processor; medians of an allocation and of a launch in
-    nanoseconds of the processor.
-    """
+    """Times of a step in seconds, wall and CPU; median CPU times of an allocation and of a launch in nanoseconds."""
 
     wall: float
     cpu: float

@@ -1,4 +1,4 @@
-"""What probing verbs costs: each post and completion, and a program that polls without pause."""
+"""Cost of probing verbs: each post and completion, and a program that polls without pause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a dashboard shows on a node that lacks the hardware: a text in an empty panel, and rows that are closed."""
+"""Dashboards on a node without the hardware: a text in an empty panel, and rows that are closed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WITHOUT = {
 
 
 def empty(expressions: Iterable[str]) -> str:
-    """What a panel of these queries shows where they return nothing; empty for what every node has."""
+    """Return the text of an empty panel with these queries; empty for metrics that every node has."""
     text = " ".join(expressions)
     return next((shown for name, shown in WITHOUT.items() if name in text), "")
 

@@ -304,7 +304,7 @@ def merged(answers: Answers) -> tuple[list[str], list[list[str]]]:
 
 
 def _agree(one: Labels, other: Labels) -> bool:
-    """Whether Grafana's merge puts two rows together: they have the same labels where both have them."""
+    """Return whether Grafana's merge joins two rows: labels that both have are equal."""
     return all(one[name] == other[name] for name in one.keys() & other.keys())
 
 

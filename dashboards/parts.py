@@ -1,4 +1,4 @@
-"""What the dashboards are made of: queries, panels and variables in one style."""
+"""Building blocks of the dashboards: queries, panels and variables in one style."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Query:
     alarm: float | None = None
     """The value from which on the cells of a table's column are red."""
     hidden: bool = False
-    """Whether a table has rows by the query and no column with its value, which is always the same."""
+    """True if a table has rows by the query and no column with its value, which is always the same."""
 
 
 class Common(Protocol):
@@ -257,7 +257,7 @@ def _thresholds(alarm: float | None, below: bool) -> dashboard.ThresholdsConfig:
 
 
 def _column(query: Query) -> Iterator[models.DynamicConfigValue]:
-    """Where a table's column differs from the others."""
+    """Yield the settings in which a table's column differs from the others."""
     if query.unit:
         yield models.DynamicConfigValue(id_val="unit", value=query.unit)
     if query.alarm is not None:

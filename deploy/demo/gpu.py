@@ -22,7 +22,7 @@ LIVELY = {
 }
 
 PROCESS = f"compute {5 << 30} 57 34"
-"""What the synthetic job holds, with a context, and its shares."""
+"""NVML's report of the synthetic job: bytes held, with a context, and its utilization in percent."""
 
 
 class Gpu:

@@ -18,7 +18,7 @@ from tests.real.releases import CACHE, TORCH, NotInstalled, Release, installed, 
 STANDINS = Path(__file__).resolve().parents[2] / "tests" / "standins" / "build"
 RANKS, LATE_RANK, LATE_SECONDS = 4, 2, 0.035
 KERNEL_NS = 100_000
-"""How long each kernel of PyTorch keeps the soft GPU busy."""
+"""Time for which each kernel of PyTorch keeps the soft GPU busy, in nanoseconds."""
 _USER = "import ctypes, sys; ctypes.CDLL(sys.argv[1]); sys.stdin.readline()"
 _SPARE = 1.2
 """Disk space before a download: what it takes, and some."""
@@ -40,9 +40,9 @@ class Job:
     gpu: Mapping[str, object]
     """The scenario of NVML's stand-in."""
     processes: str = ""
-    """What NVML reports of the job, behind its pid; empty where the soft GPU has that."""
+    """NVML's report of the job, after its pid; empty where the soft GPU has the report."""
     status: Path | None = None
-    """Where the job writes what it counts itself."""
+    """File to which the job writes its own counts."""
 
     def facts(self) -> dict[str, str]:
         """Return a line with what the job counts itself, if it does."""

@@ -1,4 +1,4 @@
-"""What the demo shows, as pure functions of two scrapes of /metrics."""
+"""Text of the demo, as pure functions of two scrapes of /metrics."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Summary:
     last: Scrape | None = None
 
     def update(self, now: Scrape) -> dict[str, str]:
-        """What stands beside each heading, in the order shown."""
+        """Return the texts beside each heading, in the order shown."""
         before, self.last = self.last or now, now
         self.first = self.first or now
         rate = _rates(before, now)
@@ -179,7 +179,7 @@ def _gpu(now: Scrape, gpu: str) -> str:
 
 
 def _share(now: Scrape, pid: str) -> str:
-    """What the job has of the GPUs, by NVML."""
+    """Return the job's share of the GPUs by NVML: memory in bytes, and utilization of engines."""
     memory = now.total("gpu_process_memory_usage_bytes", pid=pid)
     shown = [f"memory {_bytes(memory)}"] if memory is not None else []
     engines = {labels["engine"]: value for labels, value in now.rows("gpu_process_utilization_ratio", pid=pid)}
@@ -205,7 +205,7 @@ def _collectives(rate: Callable[..., float | None], ranks: Collection[str]) -> s
 
 
 def _lags(before: Scrape, now: Scrape, ranks: Collection[str]) -> str:
-    """How much later than the first one each rank called since the scrape before, on average."""
+    """Return by how many seconds each rank was later than the first one since the scrape before, on average."""
     shown = {}
     for pid in ranks:
         seconds, calls = (

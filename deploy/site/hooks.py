@@ -1,4 +1,4 @@
-"""What MkDocs does not do by itself for docs/: folders in the nav, and links to files of the repository."""
+"""MkDocs hooks for docs/: folders in the nav, and links to files of the repository."""
 
 from __future__ import annotations
 
