@@ -131,7 +131,7 @@ for line in sys.stdin:
         self.process.stdin.flush()
 
     def answer(self) -> Any:
-        """What the lines begun last give, at their end."""
+        """Return the result of the lines begun last, once they have ended."""
         assert self.process.stdout
         answer = self.process.stdout.readline()
         assert answer, "the script ended"

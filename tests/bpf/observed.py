@@ -51,19 +51,19 @@ class Observed:
         return found
 
     def named(self, pid: int, program: str) -> bool:
-        """Whether a process is known as one that runs this program."""
+        """Return whether a process is known under the name of this program."""
         labels, _ = self.collector.ledger.known.get(pid, ({}, 0.0))
         return pid in self.collector.ledger and labels.get("comm") == program
 
     def attached(self, pid: int, libraries: Collection[str]) -> bool:
-        """Whether a process is known, and all probes are attached, those in these libraries among them."""
+        """Return whether a process is known and all probes are attached, some of them in each of these libraries."""
         attached = self.values("accel_exporter_probe_attached")
         found = {dict(labels)["library"] for labels in attached}
         return found.issuperset(libraries) and all(attached.values()) and pid in self.collector.ledger
 
     @property
     def lost(self) -> dict[str, int]:
-        """What the programs could not count, by map."""
+        """Counts of losses in the BPF programs, by map; only those above 0."""
         return {it: count for it, count in self.collector.object.globals().items() if it.endswith("_lost") and count}
 
     def in_flight(self, pid: int, table: str = "in_flight") -> list[Any]:
@@ -71,7 +71,7 @@ class Observed:
         return [it for it in self.kernel(table, pid) if it.sp]
 
     def kernel(self, table: str, pid: int) -> list[Any]:
-        """What a map holds of a process."""
+        """Return the values that a map holds of a process."""
         rows = self.collector.object.maps[table].items()
         return [value for key, value in rows if getattr(key, "tgid", key) == pid]
 

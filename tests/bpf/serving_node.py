@@ -221,7 +221,7 @@ def observe() -> Iterator[Observed]:
 
 
 class Since:
-    """What was observed of a server from now on."""
+    """Answers observed of a server from now on."""
 
     def __init__(self, observed: Observed, server: Server) -> None:
         self._observed, self._server = observed, server

@@ -98,8 +98,8 @@ class Job:
         return self
 
     def _known(self) -> bool:
-        """Whether a block with a stack is seen, in a segment that is: either may come first, as each is in a library of
-        its own, and a segment that is seen alone has its bytes at the same line.
+        """Return whether a block with a stack is seen, in a segment that is seen too. Either may come first, as each is
+        in a library of its own, and a segment that is seen alone has its bytes at the same line.
         """
         assert self.process.poll() is None, "it ended"
         held = int(self.run("site_0(3 << 20)"))
@@ -119,12 +119,12 @@ class Job:
         return self.process.stdout.readline().strip()
 
     def counted(self) -> tuple[int, int]:
-        """What the allocator has given out and holds."""
+        """Return the allocator's own counts of allocated and reserved bytes."""
         allocated, reserved = map(int, self.run("counted()").strip("()").split(", "))
         return allocated, reserved
 
     def given_out(self) -> GivenOut:
-        """What the probes know of its allocator."""
+        """Return the state of the process's allocator as the probes know it."""
         profiling = self.observed.collector.profiling
         assert profiling and profiling.capture.blocks
         return profiling.capture.blocks.read().get(self.pid, GivenOut())

@@ -78,7 +78,7 @@ def loaded(compiled, multi):
 
 
 def descriptors() -> dict[str, str]:
-    """What each of our descriptors is, to compare: a leak has a name then."""
+    """Return the target of each open descriptor, by number, so that a leaked one has a name."""
     found = {}
     for descriptor in Path("/proc/self/fd").iterdir():
         try:

@@ -106,7 +106,7 @@ def probes(loaded, policy=None, **settings) -> Probes:
 
 
 def calls_seen(loaded, library) -> dict[int, int]:
-    """What one call of each function adds."""
+    """Return the counts that one call of each function adds."""
     before = dict(loaded.maps["calls"].items())
     functions = ctypes.CDLL(library.path)
     for name in ("gpuTake", "gpuGive", "gpuNew", "otherCall"):

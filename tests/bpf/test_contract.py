@@ -50,8 +50,9 @@ def stem_of(path: Path, tree: ast.AST) -> str | None:
 
 
 def names_used(tree: ast.AST) -> Iterator[tuple[str, str, str]]:
-    """What a module looks up, as in maps["calls"], object.programs["on_call"], types.struct("call"); first the object
-    that the code names, as in cuda.types.enum("layer"), cuda_types.enum("layer") and cuda.maps["calls"], else nothing.
+    """Yield the names that a module looks up, as in maps["calls"], object.programs["on_call"], types.struct("call").
+    The first item is the object that the code names, as in cuda.types.enum("layer"), cuda_types.enum("layer") and
+    cuda.maps["calls"], else empty.
     """
     for node in ast.walk(tree):
         match node:
@@ -124,7 +125,7 @@ def test_both_architectures_are_built(objects):
 @pytest.mark.needs_bpf
 @pytest.mark.parametrize("stem", sorted(SOURCES))
 def test_only_programs_with_kernel_types_need_kernel_btf(objects, stem):
-    """Where /sys/kernel/btf is empty, an object loads unless it includes kernel.h."""
+    """An object loads with an empty /sys/kernel/btf unless its source includes kernel.h."""
     hide = 'mount -t tmpfs none /sys/kernel/btf && exec "$0" -c "$1" "$2"'
     script = "import sys, pathlib, exporter.bpf.libbpf as bpf; bpf.Object(pathlib.Path(sys.argv[1]))"
     path = objects / platform.machine() / f"{stem}.bpf.o"

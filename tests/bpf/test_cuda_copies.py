@@ -130,7 +130,7 @@ def test_pinned_memory_is_not_pageable_while_its_process_is_put_aside(
 
 
 def test_pinned_memory_without_a_row_is_not_pageable() -> None:
-    """Where the table of live allocations was full, host memory in no range is of an unknown kind from then on."""
+    """After the table of live allocations was full, host memory in no known range is of an unknown kind."""
     with observe(live_allocations=10) as observed, started(observed, Job("--gate")), Script() as script:
         until(lambda: observed.kernel("covered", script.pid), "seen from the first call on")
         script.run(MEMORY)  # five rows

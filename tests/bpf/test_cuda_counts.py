@@ -306,8 +306,8 @@ def test_another_program_that_calls_at_once() -> None:
 def test_another_program_that_calls_before_it_is_noticed(
     noticing: threading.Event, tmp_path: Path, program: str
 ) -> None:
-    """What it holds is unknown, as its calls are among those of the program before: no usage is shown as 0, and the
-    process was not seen from its start.
+    """Memory of a program that calls before its exec is noticed is unknown, as its calls are counted for the program
+    before: no usage is shown as 0, and the process is not marked as seen from its start.
     """
     (tmp_path / program).symlink_to(BUILD / "workload")
     work = ["--hold", "--layer", "driver", "--launches", "11", "--allocations", "1"]

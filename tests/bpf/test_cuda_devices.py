@@ -88,7 +88,7 @@ def by_gpu(observed: Observed, metric: str, job: Script, **labels: str) -> dict[
 
 
 def test_one_gpu(observed: Observed, node: Node, job: Script) -> None:
-    """What a process on one GPU did has that GPU once NVML lists it; bytes beyond the probes' are unattributed."""
+    """Series of a process on one GPU have that GPU once NVML lists it; bytes beyond the probes' are unattributed."""
     job.run("context = new(lib.cuCtxCreate_v2, 0, 0); new(lib.cuMemAlloc_v2, size(3 << 20))")
     job.run("for _ in range(23): launch()")
     assert {"": 23} == by_gpu(observed, LAUNCHES, job)
@@ -121,7 +121,7 @@ def test_two_gpus(observed: Observed, node: Node, job: Script) -> None:
 
 
 def test_two_gpus_that_nvml_contradicts(observed: Observed, node: Node, job: Script) -> None:
-    """Where NVML lists a process on other GPUs than those of its variables, no GPU is named and nothing is lost."""
+    """If NVML lists a process on other GPUs than its variables, no GPU is named and nothing is lost."""
     node.listed[job.pid] = {2: 0, 3: 0}
     job.run(TWO)
 
@@ -130,7 +130,7 @@ def test_two_gpus_that_nvml_contradicts(observed: Observed, node: Node, job: Scr
 
 
 def test_before_and_after_the_second(observed: Observed, node: Node, job: Script) -> None:
-    """What was done before a second device was used is the first one's; a thread without a context has none."""
+    """Calls before the first use of a second device count for the first one; a thread without a context has none."""
     node.listed[job.pid] = {0: 0, 1: 0}
     job.run("first = new(lib.cuCtxCreate_v2, 0, 1)\nfor _ in range(7): launch()")
     job.run("second = new(lib.cuCtxCreate_v2, 0, 0)\nfor _ in range(20): launch()")
@@ -157,7 +157,7 @@ for n in range(100):
 
 
 def test_two_threads_take_the_first_two_devices_at_once(observed: Observed) -> None:
-    """How many processes use several devices is right all the same, and none when they have ended."""
+    """The number of processes with several devices is exact all the same, and falls to 0 when they have ended."""
     cuda = observed.collector
     with started(observed, Script()) as script:
         before = cuda.object.globals()["with_several"]

@@ -59,7 +59,7 @@ def test_many_libraries_at_long_paths(compile_library: Callable[[str, str], Path
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="on arm64 the stack does not show that a call has ended")
 def test_a_call_that_is_left_by_longjmp(compile_library: Callable[[str, str], Path]) -> None:
-    """What the thread calls later, also from deeper frames, is counted: the call that it left made none of it."""
+    """Later calls of the thread, also from deeper frames, are counted: they are not nested in the abandoned call."""
     jumper = compile_library("jumper.so", JUMPER)
     build_standins()
     with observe(layers="driver") as observed, started(observed, Script()) as script:

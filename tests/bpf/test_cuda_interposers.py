@@ -44,7 +44,7 @@ def known(observed: Observed, job: Job) -> bool:
 
 
 def recognised(observed: Observed, interposer: Path = INTERPOSER) -> bool:
-    """Whether an interposer is known to pass calls on, and is not probed any more."""
+    """Return whether an interposer is known to pass calls on, and is no longer probed."""
     return str(interposer) in observed.collector.probes.passed() and str(interposer) not in probed(observed)
 
 

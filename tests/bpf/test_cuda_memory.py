@@ -52,7 +52,7 @@ def freed(observed: Observed, pid: int) -> dict[str, int]:
 
 
 def rows(observed: Observed, pid: int) -> list[Any]:
-    """What a process has in the table of live allocations."""
+    """Return the rows of a process in the table of live allocations."""
     return observed.kernel("live", pid)
 
 
@@ -297,7 +297,7 @@ def test_frees_of_memory_older_than_the_probes() -> None:
 
 
 def test_a_full_table_of_live_allocations() -> None:
-    """What finds no room is counted as allocated and untracked; the usage of its kind is absent, others' are not."""
+    """Allocations without a row count as allocated and untracked; usage is absent for their kind of memory alone."""
     build_standins()
     with observe(live_allocations=16) as observed, started(observed, Script()) as script:
         script.run("pinned = new(lib.cuMemHostAlloc, size(4096), 0)")
@@ -502,7 +502,7 @@ def test_codes_of_ones_own() -> None:
 
 
 def test_only_what_the_context_had_ends_with_it(observed: Observed, driver: Script) -> None:
-    """What is allocated in a context at the address of one that ended is not swept with that one."""
+    """An allocation in a new context at the address of an ended one is not swept with the ended context."""
     context = driver.run("out = new(lib.cuCtxCreate_v2, 0, 0).value; new(lib.cuMemAlloc_v2, size(23))")
     sweep = observed.collector.object.programs["sweep"]
     sweep.run(struct.pack("=3Q", driver.pid, context, 1))

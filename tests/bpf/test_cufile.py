@@ -1,4 +1,4 @@
-"""What jobs read and write with GPUDirect Storage is counted exactly, for each process and file system."""
+"""Reads and writes of jobs with GPUDirect Storage are counted exactly, for each process and file system."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ def test_a_handle_is_of_its_newest_file(observed: Observed, job: Storage, tmp_pa
 
 @standin
 def test_a_killed_process(observed: Observed, memory_file: Path) -> None:
-    """What returned before the end stays; the call that was killed and the handles leave nothing in the kernel."""
+    """Calls that returned before the end stay counted; the killed call and the handles leave no row in the kernel."""
     with started(observed, Storage()) as job:
         job.run(f"shm = register({str(memory_file)!r})\nfor _ in range(23): read(shm, 1000)")
         job.begin("lib.standin_stall(c_uint64(60_000_000_000)); read(shm, 1000)")

@@ -111,7 +111,7 @@ def test_records_become_spans(buffer: str, headers: str, library: Path, tmp_path
 
 
 def test_spans_have_a_limit(headers: str, library: Path, tmp_path: Path) -> None:
-    """What exceeds the spans a second is dropped and counted: none is lost unseen."""
+    """Spans beyond the limit a second are dropped and counted."""
     put(tmp_path, "site", SPANS % BUFFERS["ring"], SPANS_MEANING)
     with observe(tmp_path, headers, **{custom.SPANS: 10}) as observed, Caller(library) as caller:
         attached(observed, library)
@@ -261,7 +261,7 @@ def test_maps_and_histograms(headers: str, library: Path, tmp_path: Path) -> Non
 def test_without_multi_uprobe_links(
     headers: str, library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where uprobes are perf events, as before Linux 6.6, entry and return probes count the same."""
+    """With uprobes as perf events, as before Linux 6.6, entry and return probes count the same."""
     monkeypatch.setattr("exporter.bpf.multi.supported", lambda: False)
     put(tmp_path, "site", SPANS % BUFFERS["ring"], SPANS_MEANING)
     with observe(tmp_path, headers) as observed, Caller(library) as caller:

@@ -1,4 +1,4 @@
-"""How processes that use a GPU end, on real processes with the stand-in of the driver's library."""
+"""Ends of processes that use a GPU: real processes with the stand-in of the driver's library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What jobs do with AMD's HIP runtime is counted exactly, for each process."""
+"""Calls of jobs to AMD's HIP runtime are counted exactly, for each process."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_time_is_that_of_the_call(observed: Observed, job: HipScript) -> None:
 
 @standin
 def test_a_call_within_a_call_counts_once(observed: Observed, job: HipScript) -> None:
-    """What a function is made of is not counted besides: neither its bytes nor its calls."""
+    """Calls that a function makes itself are not counted besides, neither their bytes nor their number."""
     job.run(
         "for _ in range(23): lib.hipMemcpyPeer(memory, 1, ctypes.byref(memory, 100), 0, size(10))\n"
         "new(lib.hipMemAllocHost, size(70))"
@@ -236,7 +236,7 @@ def test_threads_that_share_addresses(observed: Observed, job: HipScript) -> Non
 
 @standin
 def test_a_killed_process(observed: Observed) -> None:
-    """What it held is freed implicitly and in use no more; nothing of it stays in the kernel."""
+    """Memory of a killed process is freed implicitly and no longer in use; no row stays in the kernel."""
     with started(observed, HipScript()) as job:
         job.run("held = [new(lib.hipMalloc, size(1000)) for _ in range(23)]; lib.hipFree(held[0]); launch()")
         job.begin("lib.standin_stall(c_uint64(60_000_000_000)); lib.hipDeviceSynchronize()")

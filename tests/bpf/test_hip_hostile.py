@@ -137,7 +137,7 @@ def test_a_job_that_was_there_before() -> None:
 
 
 def test_a_forked_child_counts_for_itself(observed: Observed, job: HipScript) -> None:
-    """What it frees of its parent's memory is no free of the parent."""
+    """A child's frees of memory inherited from its parent are no frees of the parent."""
     job.run("held = new(lib.hipMalloc, size(1000)); [launch() for _ in range(7)]")
     child = job.run(
         "out = os.fork()\n"

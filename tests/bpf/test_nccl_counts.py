@@ -316,7 +316,7 @@ def test_hostile_communicators(observed: NcclNode, rank: Rank) -> None:
 
 
 def test_the_end_of_a_process(observed: NcclNode) -> None:
-    """When a job ends its counters stay, and its communicators go."""
+    """After the end of a job its counters stay, and its communicators disappear."""
     with started(observed, Rank()) as rank:
         rank.run("c = init(0, 2, b'a')\nfor i in range(3): reduce_all(c, 1)")
         rank.process.kill()
@@ -366,7 +366,7 @@ PROGRAMS = ("on_call", "on_message", "on_enter", "on_return")
 
 
 def runs(observed: NcclNode, rank: Rank, lines: str) -> dict[str, int]:
-    """How often each program ran for these lines."""
+    """Return the number of runs of each program for these lines."""
     programs = observed.collector.object.programs
     with closing(run_time_statistics()):
         before = {name: programs[name].stats()[1] for name in PROGRAMS}

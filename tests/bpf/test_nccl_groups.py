@@ -27,7 +27,7 @@ observed = once(partial(observe, message_spans=True, spans_per_second=100_000))
 
 
 def late(observed: NcclNode, pid: int) -> float:
-    """How much later a rank was in all its calls."""
+    """Return the sum of a rank's arrival lags over all its calls, in seconds."""
     lag = observed.value(LAG, pid)
     return lag.sum if lag else 0
 
@@ -97,7 +97,7 @@ def test_a_simulation_that_is_none(observed: NcclNode, end: str) -> None:
 
 
 def test_a_group_that_failed(observed: NcclNode) -> None:
-    """Which of its calls were started is not known: the rank is not compared any more, nor others with it."""
+    """The number of started calls is unknown after a failed group: the rank is no longer compared with others."""
     with ranks(observed, 3, "group failed") as (failed, *others):
         for rank in (failed, *others):
             rank.run(CALL)
@@ -112,7 +112,7 @@ def test_a_group_that_failed(observed: NcclNode) -> None:
 
 
 def test_a_simulation_without_return_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether the calls were started is not known there: nobody is compared with their numbers."""
+    """Without return probes the start of a simulated group's calls is unknown: no rank is compared by call numbers."""
     monkeypatch.setattr("exporter.bpf.trial.Trial.returns_allowed", lambda *_: (False, "this is a test"))
     with observe() as observed, ExitStack() as stack:
         job = [stack.enter_context(Rank()) for _ in range(2)]

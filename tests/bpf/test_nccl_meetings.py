@@ -1,4 +1,4 @@
-"""Where ranks of a node meet: rows go when nobody holds them, what has no room has no lag, nobody fakes others' lag."""
+"""Meetings of the ranks of a node: unused rows are removed, a call without a row has no lag, lags cannot be forged."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def rows(observed: NcclNode, of: set[int]) -> int:
 
 
 def lags(observed: NcclNode, job: list[Rank]) -> list[int]:
-    """How many calls of each rank were compared; 0 where it has no series."""
+    """Return the number of compared calls of each rank; 0 for a rank without a series."""
     return [sum(lag.counts) if (lag := observed.value(LAG, rank.pid)) else 0 for rank in job]
 
 

@@ -107,7 +107,7 @@ def capturing(observed: NcclNode, rank: Rank, driver: Path) -> Rank:
 
 
 def captured(observed: NcclNode, rank: Rank, lines: str, count: int) -> list[tuple[bool, int]]:
-    """Which of so many calls on a new communicator were captured, and their numbers."""
+    """Return whether each of `count` calls on a new communicator was captured, and its number."""
     rank.run("c = init(0, 2, b'a')\n" + lines)
     return of(spans(observed, rank.pid, count + 1), "AllReduce", "captured", "sequence")
 
@@ -120,7 +120,7 @@ def test_captured_calls(observed: NcclNode, capturing: Rank) -> None:
 
 
 def test_a_capture_that_does_not_begin(observed: NcclNode, capturing: Rank) -> None:
-    """What the driver refuses to capture is not captured, nor is what comes after it; and it is no error of NCCL's."""
+    """Calls are not captured after a capture that the driver refused, which is no error of NCCL."""
     lines = "begin(900); reduce_all(c, 1); begin(); begin(900); end(); reduce_all(c, 1)"
     assert [(False, 0), (False, 1)] == captured(observed, capturing, lines, 2)
     assert {} == observed.values("nccl_errors_total", capturing.pid)
@@ -235,7 +235,7 @@ def test_a_delayed_rank(observed: NcclNode, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_without_return_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where return probes could kill the process calls and communicators are counted, and nothing else is measured."""
+    """If return probes could kill the process, calls and communicators are counted, and nothing else is measured."""
     build_standins()
     monkeypatch.setattr("exporter.bpf.trial.Trial.returns_allowed", lambda *_: (False, "this is a test"))
     with observe() as observed:

@@ -94,7 +94,7 @@ def test_another_at_the_same_address(observed: NcclNode) -> None:
 
 
 def test_memory_that_contradicts(observed: NcclNode) -> None:
-    """Where rank and size in memory are not those of the communicator's making, nothing is believed."""
+    """If rank and size in memory differ from those at the communicator's creation, the identity is not trusted."""
     with ranks(observed, 2, "c = init({0}, {1}, b'contradicted')") as (rank, _):
         rank.run(
             f"kept = c_int.from_address(c.value + {RANK_AT}); kept.value = 1\n"

@@ -191,7 +191,7 @@ def test_names_of_peers_are_bounded(observed: Observed, job: Agent) -> None:
 
 @standin
 def test_a_killed_process(observed: Observed) -> None:
-    """What ended before the end stays; transfers in flight are none any more, and leave nothing in the kernel."""
+    """Transfers that ended before the process stay counted; those in flight end, and leave no row in the kernel."""
     with started(observed, Agent()) as job:
         job.run("for _ in range(23): whole(request())\nfor _ in range(7): post(request())")
         assert 7 == observed.value(IN_FLIGHT, job.pid)
@@ -253,7 +253,7 @@ def test_a_full_table() -> None:
 
 @standin
 def test_without_return_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where return probes may not be used, nothing is known of transfers, and nothing is shown."""
+    """Without return probes transfers are unknown, and no series is shown."""
     monkeypatch.setattr("exporter.bpf.trial.Trial.returns_allowed", lambda *_: (False, "this is a test"))
     build_standins()
     with observe() as observed, Agent() as job:

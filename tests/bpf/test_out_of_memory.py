@@ -57,7 +57,7 @@ def run(job: subprocess.Popen[str], command: str) -> str:
 
 
 def test_a_failed_allocation_is_frozen(observed: Observed, tmp_path: Path) -> None:
-    """What the job holds, and the request with its size, function and line; other errors freeze nothing."""
+    """The frozen profile has the job's memory, and the request's size, function and line; other errors freeze none."""
     script = tmp_path / "job.py"
     script.write_text(JOB)
     environ = {"LD_LIBRARY_PATH": str(BUILD), "PATH": os.environ["PATH"], "CUDA_STANDIN_BYTES": str(1 << 30)}

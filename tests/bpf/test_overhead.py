@@ -147,7 +147,7 @@ class Session:
 
     @property
     def alone(self) -> bool:
-        """Whether no other exporter probed the library before and after."""
+        """True if no other exporter probed the library before and after."""
         return max(self.before, self.after) < self.estimate / 4
 
 

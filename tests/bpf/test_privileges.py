@@ -1,4 +1,4 @@
-"""What this kernel wants each capability for, as exporter/bpf/privileges.py has it."""
+"""Need for each capability on this kernel, as exporter/bpf/privileges.py lists them."""
 
 from __future__ import annotations
 

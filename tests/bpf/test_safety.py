@@ -89,7 +89,7 @@ def test_protection_of_real_processes() -> None:
 
 @tried
 def test_object_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What cannot be tried is not called safe, and has a reason."""
+    """A trial that is not possible does not count as safe, and has a reason."""
     monkeypatch.setattr("exporter.bpf.safety.object_path", lambda stem: object_path(f"no-{stem}"))
     survival = try_return_probes()
     assert (False, False) == (survival.seccomp, survival.shadow_stack)

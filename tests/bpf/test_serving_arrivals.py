@@ -1,4 +1,4 @@
-"""When requests of LLM servers came: each of those that a server reads at once has its own time."""
+"""Arrival times of requests to LLM servers: each of several requests that a server reads at once has its own time."""
 
 from __future__ import annotations
 

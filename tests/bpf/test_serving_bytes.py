@@ -38,7 +38,7 @@ DELTA = b'event: content_block_delta\ndata: {"type":"content_block_delta"}\n\n'
 LONG_EVENTS = [LONG_START, *[DELTA] * 20, b'event: message_delta\ndata: {"usage":{"output_tokens":20}}\n\n']
 JSON = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(WHOLE), WHOLE)
 Pieces = Sequence[bytes | list[bytes] | float]
-"""What is written, one call each: bytes, parts of one sendmsg, or seconds of rest."""
+"""Data to write, one call each: bytes, parts of one sendmsg, or a pause in seconds."""
 
 
 def chunk(*events: bytes) -> bytes:
@@ -184,7 +184,7 @@ def test_forms(answers: Callable[[int], list[Answer]], form: str) -> None:
 )
 @pytest.mark.parametrize("token", [b"data: {}\n\n", b"event: content_block_delta\ndata: {}\n\n"])
 def test_events_before_tokens(answers: Callable[[int], list[Answer]], before: bytes, token: bytes) -> None:
-    """What servers send before there is a token is no first token."""
+    """Events that servers send before the first token are no first token."""
     exchange([POST], [CHUNKED, chunk(before), 0.05, chunk(token), b"0\r\n\r\n"])
     [found] = answers(1)
 
@@ -334,5 +334,5 @@ def _again(tokens: int) -> None:
 
 
 def found(observed: Observed, tokens: int) -> list[str]:
-    """How the streams with so many tokens ended."""
+    """Return the ends of the streams with so many tokens."""
     return [it.aborted for it in observed.of({os.getpid()}) if it.tokens.get("output") == tokens]

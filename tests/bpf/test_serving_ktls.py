@@ -84,7 +84,7 @@ def test_each_counts_once(protocol: str, certificate: Path, tmp_path: Path, monk
 def test_without_probes_of_openssl(
     protocol: str, count: int, certificate: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the kernel decrypts what is received, the sockets have the text of requests; otherwise nothing is read."""
+    """If the kernel decrypts received data, the sockets have the text of requests; otherwise nothing is read."""
     with (
         observing(tls=False) as observed,
         gunicorn(protocol, certificate, tmp_path / "openssl.cnf", monkeypatch) as server,

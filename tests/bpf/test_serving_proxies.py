@@ -34,7 +34,7 @@ def splices(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture
 def ends_early(request: pytest.FixtureRequest) -> bool:
-    """Whether it ends some streams after their head, with an error of its own, as Caddy 2.6 does."""
+    """Return whether the proxy ends some streams after their head, with an error of its own, as Caddy 2.6 does."""
     return "caddy" in request.node.callspec.params["hops"]
 
 

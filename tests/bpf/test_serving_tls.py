@@ -244,7 +244,7 @@ def test_http2(observed: Observed, http2: Server) -> None:
 
 
 def test_every_process(certificate: Path) -> None:
-    """Where the kernel cannot probe one process all that map the file are probed; others are not counted."""
+    """If the kernel cannot probe one process, all that map the file are probed; others are not counted."""
     targets = Targets()
     made = Observed(targets=targets, tls=True)
     made.start()
@@ -280,7 +280,7 @@ def calls(observed: Observed, tmp_path: Path) -> Iterator[Calls]:
 
 @pytest.mark.parametrize("kind", ["", "_ex"])
 def test_partial_writes_and_errors(observed: Observed, calls: Calls, kind: str) -> None:
-    """What calls report to have moved counts, in whatever parts; calls that fail move nothing."""
+    """Bytes that calls report as moved count, in whatever parts; calls that fail move nothing."""
     sent = request(tokens=1)
     for at in range(0, len(sent), 7):
         calls.read(1, sent[at:], 0, kind)

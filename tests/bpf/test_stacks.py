@@ -57,7 +57,7 @@ observed = once(partial(observe, layers="driver", stack_profiles=StackProfiles(w
 
 
 def is_known(observed: Observed, pid: int) -> bool:
-    """Whether calls of a process are seen, and the frames of its interpreter."""
+    """Return whether the calls of a process and the frames of its interpreter are seen."""
     cuda = observed.collector
     interpreters = cuda.profiling.capture.object.maps["interpreters"]  # type: ignore[union-attr]
     return interpreters.get(pid) is not None and pid in cuda.ledger

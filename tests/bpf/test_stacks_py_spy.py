@@ -29,9 +29,8 @@ READ = {version: program for version, program in FOUND.items() if not version.st
 SAMPLES = 200
 SAME = 0.99
 STARTS = {"", "__libc_start_main", "__libc_start_call_main", "_start", "thread_run"}
-"""What starts a program or a thread: py-spy ends there, or shows a function of the interpreter's own. Where a library
-has no symbol py-spy has an address.
-"""
+"""First functions of a program or thread: py-spy ends there, or shows a function of the interpreter's own. For a
+library without symbols py-spy shows an address."""
 OF_DEBUG_FILES = {"msort_with_tmp", "0", "start_thread", "__clone3"}
 """Functions that only the debug file of the C library names, unread by py-spy; "0" is msort_with_tmp.part.0."""
 Function = tuple[str, int]
@@ -96,7 +95,7 @@ def outer(functions: list[Function]) -> list[Function]:
 
 
 def theirs(pid: int) -> list[Function]:
-    """What py-spy finds: of the thread that is in sites.c."""
+    """Return the functions that py-spy finds in the thread that is in sites.c."""
     command = [str(py_spy.program()), "dump", "--native", "--json", f"--pid={pid}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     found = [

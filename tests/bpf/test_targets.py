@@ -99,7 +99,7 @@ class Counter:
             self._changed.notify_all()
 
     def hears(self, *news: object, within: float = PATIENCE) -> bool:
-        """Whether this news comes in time."""
+        """Return whether this news arrives in time."""
         with self._changed:
             return self._changed.wait_for(lambda: news in self.news, within)
 
@@ -654,7 +654,7 @@ def test_a_slow_attachment_loses_nothing(
     counter: Counter,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What is mapped while attaching to something else takes its time is found right after."""
+    """Files mapped during a slow attachment to another file are found right after."""
     attach, slow = counter.attach, threading.Event()
 
     def attach_slowly(library: Library) -> Link:
@@ -721,7 +721,7 @@ def test_rings_are_read_around_their_end(monkeypatch: pytest.MonkeyPatch, forks:
 
 
 def test_losses_of_rings_are_counted(monkeypatch: pytest.MonkeyPatch, forks: Forks) -> None:
-    """What did not fit is counted by the kernel and reported with the next record, on the same processor."""
+    """Records that did not fit are counted by the kernel, and reported with the next record on the same processor."""
     monkeypatch.setattr(watch, "ring_bytes", lambda cpus: mmap.PAGESIZE)
     os.sched_setaffinity(forks.pid, {min(os.sched_getaffinity(0))})
     with contextlib.closing(select.epoll()) as poll, contextlib.closing(watch.Watch(poll)) as watching:
@@ -770,7 +770,7 @@ def test_one_failing_interest_costs_only_itself(
     counter: Counter,
     counter_object: Path,
 ) -> None:
-    """Where one interest cannot attach another one does; the failure is counted, and tried again."""
+    """A failed attachment of one interest does not affect another one; the failure is counted, and tried again."""
     with Object(counter_object) as loaded:
         failing, both, alone = Failing(loaded), Targets(), Targets(resync=0.3)
         both.want(failing)

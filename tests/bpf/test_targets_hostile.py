@@ -90,7 +90,7 @@ def end(process: subprocess.Popen[str]) -> None:
 
 
 def reads(pid: int) -> bool:
-    """Whether a process started from this one waits for the file: for the answer, or as one of several for a page."""
+    """Return whether a descendant of this process waits for the file: for the answer, or with others for a page."""
     for child in psutil.Process(pid).children(recursive=True):
         with suppress(OSError):  # it has ended meanwhile
             place = Path(f"/proc/{child.pid}/wchan").read_text()
@@ -189,8 +189,8 @@ def test_listing_everything_is_bounded(
     counter: Counter,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Where the kernel cannot list one process (before Linux 6.1), one that maps files without end takes a tenth of a
-    processor for listing all, not half of one.
+    """On a kernel that cannot list one process (before Linux 6.1), a process that maps files without end causes
+    listings of all processes that take a tenth of a processor, not half of one.
     """
     spent = []
     everything = IteratorLister.everything

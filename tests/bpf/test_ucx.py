@@ -161,7 +161,7 @@ def test_older_functions_count_once(observed: Observed, job: Worker) -> None:
 
 @standin
 def test_a_killed_process(observed: Observed) -> None:
-    """What was called before the end stays, and nothing is left in the kernel."""
+    """Calls before the end of the process stay counted, and no row is left in the kernel."""
     with started(observed, Worker()) as job:
         job.run("for _ in range(23): tag(1000)")
         job.process.kill()
@@ -190,7 +190,7 @@ def libucp(folder: Path) -> Path:
 
 
 def listens(port: int) -> bool:
-    """Whether a TCP socket listens at a port; a connection would be the client's."""
+    """Return whether a TCP socket listens on a port; a connection would be taken for the client's."""
     tables = (Path(f"/proc/net/{name}").read_text().splitlines()[1:] for name in ("tcp", "tcp6"))
     rows = [line.split() for table in tables for line in table]
     return any(int(row[1].rpartition(":")[2], 16) == port and row[3] == "0A" for row in rows)
@@ -235,7 +235,7 @@ def test_ucx_perftest(observed: Observed, test: str, function: str, direction: s
 @real
 @pytest.mark.parametrize("wheel", [wheels.NIXL_10, wheels.NIXL_15], ids=["1.0", "1.5"])
 def test_below_nixl(observed: Observed, wheel: str) -> None:
-    """What NIXL's agents transfer with the libucp that auditwheel renamed: the bytes of NIXL's own telemetry."""
+    """Transfers of NIXL's agents with the libucp that auditwheel renamed have the bytes of NIXL's own telemetry."""
     folder = wheels.folder(wheel)
     with initiator_and_target(observed, folder, libucp(folder)) as (initiator, _):
         reported = initiator.run(

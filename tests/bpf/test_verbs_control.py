@@ -158,7 +158,7 @@ def p(address): return c_void_p(address)
 
 
 def seen(maps: Mapping[str, Map]) -> dict[int, Control]:
-    """What the maps hold now, by pid."""
+    """Return the present contents of the maps, by pid."""
     return by_process({name: maps[name].items() for name in READ})
 
 

@@ -1,4 +1,4 @@
-"""What is posted is counted exactly, and latencies are those of the right work requests."""
+"""Posted work requests are counted exactly, and latencies belong to the right work requests."""
 
 from __future__ import annotations
 

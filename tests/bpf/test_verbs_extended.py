@@ -1,4 +1,4 @@
-"""What is posted by ibv_wr_start and its like, and polled by ibv_start_poll, counts as by the plain calls."""
+"""Posts by ibv_wr_start and the other extended calls, and polls by ibv_start_poll, count as by the plain calls."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_polls_that_read_less(observed: Observed, fields: int, unmatched: int) -
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="landing pads of indirect branches are x86-64's")
 def test_functions_with_landing_pads(observed: Observed) -> None:
-    """Where a function is probed behind its beginning, as with endbr64, it is known by its beginning all the same."""
+    """A function that is probed behind its beginning, as with endbr64, is still identified by its beginning."""
     path = BUILD / "cet" / PROVIDER.name
     with Job(provider=path) as job:
         until(lambda: job.pid in observed.collector.ledger, "the process known")
@@ -247,7 +247,7 @@ def test_a_process_that_lies(observed: Observed) -> None:
 
 
 def test_pointers_to_no_function_are_refused(tmp_path: Path) -> None:
-    """What does not begin a function is not probed, and that is reported; what is certain counts all the same."""
+    """A pointer that does not lead to the beginning of a function is not probed but reported; certain ones count."""
     build_standins()
     with observe() as observed, attached(observed, Job()) as job:
         qp = str(job.create(PLACE, extended=2))

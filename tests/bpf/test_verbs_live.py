@@ -61,7 +61,7 @@ def searched_for_the_last_time(observed: Observed, job: Job) -> None:
 
 
 def reports(observed: Observed, job: Job) -> int:
-    """How often the BPF program sent the process's pointers."""
+    """Return how often the BPF program sent the process's pointers."""
     counts = observed.collector.object.maps["live_sent"].items()
     return sum(count for key, count in counts if key.tgid == job.pid)
 
@@ -86,7 +86,7 @@ def test_what_the_file_does_not_show_is_learnt(observed: Observed, program: str)
 
 
 def test_a_second_process_is_counted_at_once(observed: Observed) -> None:
-    """What one process shows holds for all that use the file, and is attached to once."""
+    """Functions shown by one process hold for all processes that use the file, and are attached to once."""
     path = BUILD / "live" / PROVIDER
     with Job(BUILD / "verbs_job", path) as first, Job(BUILD / "verbs_job", path) as second:
         known(observed, first)
@@ -156,8 +156,9 @@ def containers(tmp_path: Path) -> Iterator[list[Path]]:
 
 
 def test_containers_of_one_image(observed: Observed, containers: list[Path]) -> None:
-    """What a process of one container shows holds for the others, with the same file below their overlays, even where
-    the file was first seen through another."""
+    """Functions shown by a process of one container hold for others with the same file below their overlays, even where
+    the file was first seen through another container.
+    """
     with Job(BUILD / "verbs_job", containers[0]) as first, Job(BUILD / "verbs_job", containers[1]) as second:
         known(observed, first)
         known(observed, second)

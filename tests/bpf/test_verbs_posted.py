@@ -1,4 +1,4 @@
-"""What a port sends beyond what was seen posted: the collector's counts against a device's own."""
+"""Data sent by a port beyond observed posts: the collector's counts against a device's own."""
 
 from __future__ import annotations
 

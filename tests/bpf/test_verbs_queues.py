@@ -26,13 +26,13 @@ observed = once(observe)
 
 
 def counted(observed: Observed, metric: str, job: Job, **labels: str) -> int:
-    """How many are in a histogram, all of its series together."""
+    """Return the number of observations of a histogram, all of its series together."""
     found = observed.values(metric, job.pid, **labels).values()
     return sum(sum(it.counts) for it in found if isinstance(it, Distribution))
 
 
 def rows(observed: Observed, job: Job) -> dict[str, int]:
-    """How many rows the kernel has of queue pairs of a process."""
+    """Return the number of the kernel's rows of queue pairs of a process, by map."""
 
     def tgid(key: object) -> object:
         key = getattr(key, "life", key)
@@ -95,7 +95,7 @@ def test_packets(observed: Observed, size: int, opcode: int, packets: int) -> No
 
 
 def test_all_are_signaled(observed: Observed) -> None:
-    """Where the queue pair was made so, requests that are not flagged complete too, each with its own latency."""
+    """Requests without the signaled flag complete too on a queue pair with sq_sig_all, each with its own latency."""
     with attached(observed, Job()) as job:
         job.create(8, all_signaled=True)
         job.create(9)

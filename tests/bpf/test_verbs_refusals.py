@@ -43,7 +43,7 @@ def returned(observed: Observed, job: Job) -> bool:
 
 
 def posted_in_turn(each: int, accepted: int, *opcodes: int) -> dict[str, int]:
-    """How many of each opcode are among the first requests of such a chain."""
+    """Return the number of each opcode among the first `accepted` requests of a chain with `each` of every opcode."""
     return {OPCODES[it]: min(each, max(0, accepted - each * place)) for place, it in enumerate(opcodes)}
 
 
@@ -155,7 +155,7 @@ def test_receives(observed: Observed, length: int, accepted: int) -> None:
 
 
 def test_without_return_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a call posts counts when it begins, by opcode, with what is refused."""
+    """Requests of a call count when the call begins, by opcode, including refused ones."""
     monkeypatch.setattr("exporter.bpf.trial.Trial.returns_allowed", lambda *_: (False, "this is a test"))
     build_standins()
     with observe() as observed, Job() as job:

@@ -107,7 +107,7 @@ def test_extended_calls_share_the_trace() -> None:
 
 
 def test_before_they_are_known_messages_have_no_number() -> None:
-    """What a queue pair that was made earlier sends may not be all: its spans have traces of their own."""
+    """Messages of a queue pair made earlier may have been missed: their spans have traces of their own."""
     with two_ends() as (observed, sender, receiver):
         join(sender, receiver, extended=2)
         until(lambda: observed.collector.object.maps["extended_since"].get(0), "the calls known")
@@ -190,7 +190,7 @@ def test_no_shared_trace_without_a_number(what: str) -> None:
 
 
 def test_threads_that_post_at_once_end_the_numbers() -> None:
-    """Which of two calls at once was first is not known: neither has a number, nor what follows on the queue pair."""
+    """The order of two concurrent posts is unknown: neither has a number, nor do later ones on the queue pair."""
     with two_ends() as (observed, sender, receiver):
         join(sender, receiver)
         receiver.step("receive", 8, 2, -1)

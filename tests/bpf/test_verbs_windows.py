@@ -113,7 +113,7 @@ def test_nodes_look_at_the_same_time() -> None:
         observed.collector.windows.tick = lambda: (begun.append(time.time()), before())
 
         def aligned() -> bool:
-            """Whether the last three began in time: on a busy machine one may begin late."""
+            """Return whether the last three began in time: on a busy machine one may begin late."""
             last = begun[-3:]
             steps = [round(after - at) for at, after in pairwise(last)]
             return [INTERVAL] * 2 == steps and all(at % INTERVAL < 0.3 for at in last)
@@ -122,7 +122,7 @@ def test_nodes_look_at_the_same_time() -> None:
 
 
 def test_the_share_that_is_seen() -> None:
-    """What completes outside of windows is not counted, and the share of the time that was probed shows how much."""
+    """Completions outside of windows are not counted; the share of time that was probed shows how many are."""
     with windows() as observed, attached(observed, Job()) as job:
         done, deadline = 0, time.monotonic() + 4 * INTERVAL
         while time.monotonic() < deadline:
@@ -136,7 +136,7 @@ def test_the_share_that_is_seen() -> None:
 
 
 def test_polls_are_in_the_overhead() -> None:
-    """What probed polls take from threads is counted, though they are attached to apart."""
+    """The cost of probed polls is in the overhead, though their probes are attached separately."""
     build_standins()
     with observe() as observed, attached(observed, Job()) as job:
         until(lambda: observed.value("accel_exporter_overhead_seconds_total") is not None, "prices")

@@ -94,7 +94,7 @@ class Job:
 
 
 def calls_of(observed: Observed, pid: int) -> list[bool]:
-    """Whether ibv_create_qp is probed in the files that a process has it from: others may have another libibverbs."""
+    """Return whether ibv_create_qp is probed, for each file of a process that has the function."""
     probes = observed.collector.probes.present()
     states = [it for probed in probes if pid in probed.users for it in probed.hooked.states()]
     return [it.attached for it in states if it.symbol == "ibv_create_qp"]
