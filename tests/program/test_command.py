@@ -170,7 +170,7 @@ def test_output_that_cannot_be_written(
 
 
 def test_doctor_without_capabilities() -> None:
-    """Where nothing may be observed the doctor names what to do, exits with 1 and never shows a traceback."""
+    """Without capabilities the doctor names what to do, exits with 1 and never shows a traceback."""
     done = once("doctor", "--check", "--json", prefix=tuple(WITHOUT_CAPABILITIES))
 
     findings = {finding["name"]: finding for finding in json.loads(done.stdout)["findings"]}

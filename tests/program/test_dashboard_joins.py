@@ -1,4 +1,4 @@
-"""What panels of the dashboards make of several metrics, by Prometheus itself on a small cluster made up here."""
+"""Joins of several metrics in panels, evaluated by Prometheus itself on a small cluster made up here."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ def test_prometheus_can_read_every_query(board: dict[str, Any], tmp_path: Path) 
 
 
 def test_legends_name_labels_that_there_are(board: dict[str, Any]) -> None:
-    """What a legend or a column of a table names survives the aggregation of its query."""
+    """Labels named by a legend or a column of a table survive the aggregation of the query."""
     for panel in panels(board):
         kept = [labels_of(target["expr"]) for target in panel["targets"]]
         for target, labels in zip(panel["targets"], kept, strict=True):

@@ -44,7 +44,7 @@ def test_a_download_that_fails(
 
 
 def test_no_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What is missing is known before anything is downloaded."""
+    """Missing space is known before anything is downloaded."""
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(0, 0, 7_000_000_000))
     monkeypatch.setattr(releases, "_run", lambda *_: pytest.fail("something was installed"))
     with pytest.raises(jobs.NoJob, match=r"has 7\.0 GB of free space and PyTorch 2\.14\.1 \(CUDA 13\) needs 9\.9 GB"):

@@ -35,7 +35,7 @@ def address() -> Iterator[str]:
 
 @pytest.mark.parametrize("variable", ["http_proxy", "HTTP_PROXY", "all_proxy"])
 def test_no_proxy_is_between(address: str, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
-    """Where the environment names a proxy, the exporter is scraped directly."""
+    """The exporter is scraped directly though the environment names a proxy."""
     for name in ("no_proxy", "NO_PROXY", "REQUEST_METHOD"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(variable, f"http://{address}")

@@ -1,4 +1,4 @@
-"""What deployments grant is what the exporter keeps."""
+"""Capabilities granted by deployments are those that the exporter keeps."""
 
 from __future__ import annotations
 

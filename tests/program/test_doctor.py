@@ -76,7 +76,7 @@ def test_every_question_is_answered_here() -> None:
     ],
 )
 def test_open_files(node: Settings, monkeypatch: pytest.MonkeyPatch, limit: int, status: Status, allowed: str) -> None:
-    """What the hard limit of open files allows, and the limit to raise where it is little."""
+    """The finding has the effect of the hard limit of open files, and the limit to raise if it is low."""
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1, limit))
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     finding = answer("open files", node)
@@ -197,7 +197,7 @@ def test_a_file_system_that_is_not_mounted(tmp_path: Path, missing: str, depende
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
 @pytest.mark.parametrize("place", ["/sys", "/proc"])
 def test_no_mount(place: str) -> None:
-    """Where an empty file system is mounted instead, no finding has the remedy of a report or of another kernel."""
+    """With an empty file system mounted instead, no finding has the remedy of a report or of another kernel."""
     command = f"mount -t tmpfs none {place} && exec {sys.executable} -m exporter doctor --json"
     done = subprocess.run(["unshare", "--mount", "sh", "-c", command], cwd=ROOT, capture_output=True, text=True)
     findings = {finding["name"]: finding for finding in json.loads(done.stdout)["findings"]}
@@ -241,7 +241,7 @@ def test_return_probes(node: Settings, monkeypatch: pytest.MonkeyPatch, survival
     ],
 )
 def test_kernel_log(node: Settings, collectors: tuple[str, ...], status: Status, summary: str) -> None:
-    """Whether the kernel log can be read matters to either collector that reads it."""
+    """Readability of the kernel log matters to either collector that reads it."""
     write(node.logs / "kmsg")
     kmsg = KmsgSettings(str(node.logs / "kmsg"))
     found = answer("kernel log", replace(node, collectors=dict.fromkeys(collectors, {}), kmsg=kmsg))
@@ -628,7 +628,7 @@ def test_contention(node: Settings, monkeypatch: pytest.MonkeyPatch, release: st
 
 @pytest.mark.parametrize(("path", "status"), [("/usr/sbin/criu", Status.INFO), (None, Status.OK)])
 def test_checkpoints(node: Settings, monkeypatch: pytest.MonkeyPatch, path: str | None, status: Status) -> None:
-    """Where CRIU is installed, the finding names the effect of probes on it."""
+    """If CRIU is installed, the finding names the effect of probes on it."""
     monkeypatch.setattr("shutil.which", lambda _: path)
     assert status is probed.checkpoints(node)[0]
 

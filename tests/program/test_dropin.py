@@ -95,9 +95,9 @@ class Both:
     exporter: Exporter
     prometheus: Prometheus
     since: float = 0.0
-    """When the exporter's page was as the tests want it."""
+    """Time from which on the exporter's page was as the tests want it."""
     at: float = 0.0
-    """When queries are evaluated: all scrapes of the SETTLED seconds before succeeded, also on a busy machine."""
+    """Evaluation time of queries: all scrapes of the SETTLED seconds before succeeded, also on a busy machine."""
 
     def await_(self, *queries: str) -> None:
         """Wait until Prometheus has series for these queries."""

@@ -62,7 +62,7 @@ class FlameGraph(Browser):
         until(lambda: self.run("document.getElementById('growing-note').textContent !== ''"), "the page has loaded")
 
     def run(self, script: str) -> Any:
-        """What an expression gives, after the promises in it."""
+        """Return the value of an expression, after its promises."""
         answer = self.send("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
@@ -135,7 +135,7 @@ def test_zoom_search_groups_filters(served: Served) -> None:
 
 
 def test_difference_of_two_moments(served: Served, source: Steady) -> None:
-    """What is remembered is compared with what is loaded later: three times as much is a growth by twice as much."""
+    """The remembered profile is compared with one loaded later: three times as much is a growth by twice as much."""
     with FlameGraph() as page:
         page.show(served)
         page.click("remember")

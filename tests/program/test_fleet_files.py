@@ -39,7 +39,7 @@ def series(tmp_path_factory: pytest.TempPathFactory) -> int:
 
 SCHEMAS: dict[str, Any] = yaml.safe_load((ROOT / "tests" / "fleet_schemas.yaml").read_text())
 FREE = ("external_labels", "extraArgs", "scrape_configs")
-"""What has names of the user, or that the program itself checks."""
+"""Keys with names of the user's choice, or with contents that the program itself checks."""
 
 
 def mappings(value: Any) -> Iterator[dict[str, Any]]:

@@ -96,14 +96,14 @@ def test_counter_that_began_again_is_known(plotted: Plotted) -> None:
 
 
 def test_process_that_ended_takes_nothing_from_the_sum(plotted: Plotted) -> None:
-    """When a process disappears, the node's rate is that of the others and never below 0."""
+    """The node's rate after a process has disappeared is that of the others, and never below 0."""
     plotted.look(a=CounterValue(1_000_000), b=CounterValue(10))
     plotted.look(b=CounterValue(20))
     assert {"b": 1.0, "": 1.0} == plotted.rates()
 
 
 def test_missing_is_a_gap_and_nobody_is_none(plotted: Plotted) -> None:
-    """Where the collector works and saw nobody, the node's rate is 0; where it does not, it is unknown."""
+    """The node's rate is 0 if the collector works and saw no process; it is unknown if the collector does not work."""
     plotted.look(watched=["calls"])
     plotted.look(watched=["calls"])
     plotted.look()
@@ -160,7 +160,7 @@ def test_points_and_plots_are_bounded(plotted: Plotted) -> None:
 
 
 def test_plot_of_an_ended_process_makes_room(plotted: Plotted) -> None:
-    """Where there is no room for a new process, the plot of one that is gone is dropped; else it stays its time."""
+    """The plot of an ended process is dropped only to make room for a new process."""
     plotted.look(**{f"p{n}": CounterValue(0) for n in range(MOST_OF_A_KIND)})
     plotted.look(**{f"p{n}": CounterValue(1000 - n) for n in range(MOST_OF_A_KIND)})
     plotted.look(**{f"p{n}": CounterValue(1000) for n in range(1, MOST_OF_A_KIND)})

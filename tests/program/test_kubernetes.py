@@ -206,7 +206,7 @@ def test_dashboards_are_all_there() -> None:
 
 
 def test_monitors_give_the_job_that_rules_look_for() -> None:
-    """What is scraped through either monitor has job="accel-exporter" and the observed process's own labels."""
+    """Series scraped through either monitor have job="accel-exporter" and the observed process's own labels."""
     for kind, values in MONITORS.items():
         documents = template(values)
         [monitor] = (it for it in documents if it["kind"].endswith("Monitor"))
@@ -218,7 +218,7 @@ def test_monitors_give_the_job_that_rules_look_for() -> None:
 
 
 def test_values_are_rendered_as_they_are() -> None:
-    """What a value holds is neither YAML of its own nor a second key; the chart's own labels and annotations stay."""
+    """Contents of a value are neither YAML nor a second key; the chart's own labels and annotations stay."""
     documents = template(EVERYTHING)
     daemon_set = next(it for it in documents if it["kind"] == "DaemonSet")
     pod = daemon_set["spec"]["template"]

@@ -1,4 +1,4 @@
-"""Which processes a probe has counts of, and what becomes of those that end."""
+"""Processes with counts of a probe, and counts of those that have ended."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_an_ended_process(world: World) -> None:
 
 
 def test_a_late_call(world: World) -> None:
-    """What a thread counts after the reported end of its process is added."""
+    """Counts of a thread after the reported end of its process are added."""
     world.run(7, 23)
     world.ledger.ended([7])
     world.counts[7] = 2
@@ -238,7 +238,7 @@ def test_exec_again_and_again(world: World) -> None:
 
 
 def test_exec_before_it_was_looked_at(world: World) -> None:
-    """What was counted before has no name: the name in /proc is that of the next program."""
+    """Counts from before exec have no name: the name in /proc belongs to the next program."""
     world.processes.names[7] = "second"
     world.counts[7] = 23
     world.ledger.ended([7], replaced=True)

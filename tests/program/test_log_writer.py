@@ -76,7 +76,7 @@ def test_a_full_pipe_at_the_end(full: LogWriter) -> None:
 
 
 def test_the_last_lines(pipe: tuple[int, int], full: LogWriter) -> None:
-    """What was logged before the end is written when that returns."""
+    """Lines logged before the end are written when `drain` returns."""
     os.read(pipe[0], PIPE_BYTES)
     full.handle(record("last"))
 

@@ -212,7 +212,7 @@ def test_the_child_holds_nothing(tmp_path: Path, start: Callable[[Scenario], Exp
 
 
 def test_killed(tmp_path: Path, start: Callable[[Scenario], Exporter]) -> None:
-    """When the exporter is killed, its child does not stay."""
+    """The child does not survive the exporter's SIGKILL."""
     exporter = start(Scenario(tmp_path))
     exporter.await_(lambda: len(pids(exporter)) == 1)  # one that is being started has its parent's name
     [child] = pids(exporter)

@@ -172,7 +172,7 @@ def test_a_reload_starts_what_had_failed_to_start(
 
 @pytest.mark.parametrize("error", [None, Unavailable("no such device")])
 def test_a_reload_of_the_same_settings(error: Exception | None) -> None:
-    """Where nothing has failed, collectors run on; what the node lacks, it lacks until a restart."""
+    """Without a failure, collectors run on after a reload; hardware that the node lacks is missing until a restart."""
     short = Short(error)
     observer = short.observer()
     observer.apply(short.load())

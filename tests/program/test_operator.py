@@ -49,7 +49,7 @@ DISCOVERED = {
     "endpoint_address_target_kind": "Pod",
     "endpoint_address_target_name": "accel-exporter-x7k2p",
 }
-"""What Prometheus' service discovery knows of the exporter's pod, by meta label."""
+"""Meta labels of Prometheus' service discovery for the exporter's pod."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What the OTLP collector receives is what /metrics shows at the same moment."""
+"""Metrics received by the OTLP collector equal those of /metrics at the same moment."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def run(code: str) -> str:
 
 @needs_root
 def test_drop() -> None:
-    """What is kept is in effect, the rest is gone, and a program started afterwards gets no more."""
+    """Kept capabilities are in effect, others are dropped, and a program started afterwards gets no more."""
     kept, effective, *child = run(DROPPED).splitlines()
 
     assert "['CAP_BPF', 'CAP_SYS_PTRACE']" == kept == effective
@@ -43,7 +43,7 @@ def test_drop() -> None:
 
 @needs_root
 def test_drop_twice() -> None:
-    """What was given up does not come back."""
+    """Dropped capabilities do not come back."""
     code = "from exporter.bpf.privileges import drop; drop(['CAP_BPF']); print(sorted(drop(['CAP_BPF', 'CAP_SYSLOG'])))"
     assert "['CAP_BPF']\n" == run(code)
 

@@ -362,7 +362,7 @@ def test_a_component_of_a_heterogeneous_job() -> None:
 
 
 def test_a_process_in_a_pod_with_a_known_workload(tmp_path: Path) -> None:
-    """What is known of the pod counts before variables; the rank is the process's all the same."""
+    """The workload of the pod counts before variables; the rank is the process's all the same."""
     process(
         tmp_path, cgroup=f"0::/kubepods/pod{UID}/{CID}", environ=b"TORCHELASTIC_RUN_ID=mine\0RANK=3\0WORLD_SIZE=8\0"
     )

@@ -1,4 +1,4 @@
-"""Whether a process has ended."""
+"""Detection of the end of a process."""
 
 from __future__ import annotations
 

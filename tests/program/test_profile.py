@@ -144,8 +144,8 @@ def test_durations_have_few_classic_buckets(profile: Profile, shown: int) -> Non
 
 
 def test_counters_never_fall() -> None:
-    """What a process has counted stays while its job has others, and for minutes after the last process is gone, each
-    start of one adds to it; gauges are of now.
+    """Counts of a process stay while its job has others, and for minutes after the end of the last process; each new
+    start adds to them. Gauges are of now.
     """
     now = 0.0
 
@@ -181,8 +181,8 @@ ON_GPU = {"gpu": "0", "gpu_uuid": "u"}
 )
 @pytest.mark.parametrize("alone", [False, True])
 def test_labels_that_become_known(before: dict[str, str], after: dict[str, str], most: int, alone: bool) -> None:
-    """What a process counted before its pod had a name, or its GPU, is not counted again with it, in sums and in folded
-    series; nor what it counted before it used a second GPU.
+    """Counts of a process from before the name of its pod, or its GPU, was known are not counted again with it, in sums
+    and in folded series; nor are counts from before the use of a second GPU.
     """
     limit = SeriesLimit("test", most, profile=Profile.FLEET if most > 10 else Profile.DEBUG)
     others = [USED.sample(1, {"pid": f"x{number}"}) for number in range(8)]
@@ -367,7 +367,7 @@ def test_label_names_of_a_series() -> None:
 
 
 def test_rules_have_their_series() -> None:
-    """What alerts and recording rules use is in profile node."""
+    """Metrics used by alerts and recording rules are in profile node."""
     text = "".join(
         path.read_text() for path in (ROOT / "alerts").glob("*.yaml") if not path.name.endswith(".test.yaml")
     )
@@ -465,7 +465,7 @@ def test_ever_new_metrics_are_not_kept() -> None:
 
 
 def test_histograms_of_rules_are_classic() -> None:
-    """Where Prometheus stores native histograms, no rule loses the buckets, the sum or the count that it reads."""
+    """With native histograms in Prometheus, no rule loses the buckets, the sum or the count that it reads."""
     texts = [path.read_text() for path in (ROOT / "alerts").glob("*.yaml") if not path.name.endswith(".test.yaml")]
     read = {*re.findall(r"\b(\w+)_(?:bucket|sum|count)\b", "\n".join(texts))}
     found = {prometheus.name(it): it for it in declared().values() if it.kind is Kind.HISTOGRAM}

@@ -165,8 +165,8 @@ def web() -> Iterator[otlp_sink.HttpSink]:
 def test_answers_of_another_kind(
     web: otlp_sink.HttpSink, caplog: pytest.LogCaptureFixture, answer: otlp_sink.Answers, reason: str
 ) -> None:
-    """What is too long, or no response of OTLP, is a failed export with one line; it is not kept in memory, nor are the
-    data sent again.
+    """An answer that is too long, or no response of OTLP, is a failed export with one line; it is not kept in memory,
+    nor are the data sent again.
     """
     pieces = list(answer(None))
     web.answer = lambda _: iter(pieces)
@@ -382,7 +382,7 @@ def test_burst_into_a_black_hole(sink: Any, protocol: str) -> None:
 @pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("protocol", ["http/protobuf"])
 def test_budget_is_kept(sink: Any, protocol: str) -> None:
-    """What exceeds the spans of a second is dropped with its reason; the rest arrives."""
+    """Spans beyond the limit of a second are dropped with the reason; the rest arrives."""
     settings = OtlpSettings(sink.endpoint, protocol, spans_per_second=100)
     subject = Push(plan(settings, {"OTEL_BSP_SCHEDULE_DELAY": "50"}), samples, started=1000.0)
     subject.start()

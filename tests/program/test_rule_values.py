@@ -1,4 +1,4 @@
-"""What values change of the rules: names, severities, pending times and thresholds, in the chart and in plain rules."""
+"""Effects of values on the rules: names, severities, pending times and thresholds, in the chart and in plain rules."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_links(tmp_path: Path, end: str) -> None:
 
 
 def test_a_path_is_no_link(tmp_path: Path) -> None:
-    """Where no address is known an alert has a path, under a name that no notification makes a link of."""
+    """Without a known address an alert has a path, under a name that no notification makes a link of."""
     for rule in [*ALERTS.values(), *by_name(rules(tmp_path)).values()]:
         assert not any(name.endswith("_url") for name in rule["annotations"])
         assert (ROOT / rule["annotations"]["runbook"]).is_file()

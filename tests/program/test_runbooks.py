@@ -1,4 +1,4 @@
-"""What a person pastes out of a runbook, and where an alert's links lead: metrics, variables and words that exist."""
+"""Commands of runbooks to paste, and links of alerts: metrics, variables and words in them exist."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ nvidia-smi(1) of driver 580; docs.nvidia.com: DCGM's dcgmi-diag, NCCL's troubles
 compute-sanitizer, GPUDirect Storage's troubleshooting guide, the IMEX and fabric manager guides.
 """
 DISPLAYS = {"ECC", "TEMPERATURE", "POWER", "CLOCK", "PERFORMANCE", "PAGE_RETIREMENT", "ROW_REMAPPER"}
-"""What runbooks use of `nvidia-smi -q -d`."""
+"""Sections of `nvidia-smi -q -d` that runbooks use."""
 PROPERTIES = {
     "index", "name", "gpu_uuid", "pid", "used_memory", "driver_version", "vbios_version", "persistence_mode",
     "ecc.mode.current", "ecc.mode.pending", "mig.mode.current", "mig.mode.pending", "utilization.gpu",
@@ -55,7 +55,7 @@ PROPERTIES = {
     "remapped_rows.pending", "remapped_rows.failure", "remapped_rows.histogram.low",
     "remapped_rows.histogram.none",
 }  # fmt: skip
-"""What runbooks use of `nvidia-smi --help-query-gpu`, `--help-query-compute-apps` and `--help-query-remapped-rows`."""
+"""Properties in runbooks: `nvidia-smi --help-query-gpu`, `--help-query-compute-apps`, `--help-query-remapped-rows`."""
 each_runbook = pytest.mark.parametrize("path", sorted(RUNBOOKS.glob("*.md")), ids=lambda path: path.stem)
 
 
@@ -99,7 +99,7 @@ def test_a_link_fills_in_the_variables(alert: str) -> None:
 
 @each_runbook
 def test_commands_name_what_is_on_the_page(path: Path) -> None:
-    """What a command looks for on the exporter's page is a series that the code declares, each alternative of it."""
+    """Each alternative that a command searches for on the exporter's page is a series that the code declares."""
     for line in commands(path):
         if found := re.search(r"19445/metrics \| grep (?:-E )?(?:'([^']+)'|([\w_]+))", line):
             for pattern in alternatives(found[1] or found[2]):

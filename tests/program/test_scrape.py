@@ -80,7 +80,7 @@ def test_one_failing_collector_costs_its_own_samples_only(caplog: pytest.LogCapt
 
 
 def test_late_collector_is_not_waited_for_nor_started_twice() -> None:
-    """What is ready in time is served; the late one is success 0, runs once meanwhile, and joins in when done."""
+    """Results in time are served; the late collector has success 0, runs once, and joins in when done."""
     gate = threading.Event()
     late = Fake("late", gate.wait)
     subject = scraper(late, Fake("quick"))

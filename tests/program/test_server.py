@@ -267,7 +267,7 @@ def test_failing_page_is_500_and_logged(caplog: pytest.LogCaptureFixture) -> Non
 
 
 def raw(port: int, data: bytes, wait: float = 3.0, host: str = "127.0.0.1") -> bytes:
-    """What the server answers to these bytes until it closes or is silent."""
+    """Return the server's answer to these bytes until it closes or is silent."""
     with socket.create_connection((host, port), wait) as connection:
         connection.sendall(data)
         answer = b""
@@ -377,7 +377,7 @@ def test_port_in_use_is_one_clear_error() -> None:
 
 @pytest.mark.parametrize("address", ["", "9100", "::1:9100", "localhost:http", ":99999", ":-1", "nowhere.invalid:1"])
 def test_nonsense_addresses_are_refused(address: str) -> None:
-    """What is no address is refused with the form that is, or with the resolver's reason."""
+    """Text that is no address is refused with the expected form, or with the resolver's reason."""
     with pytest.raises(ListenError, match="is no address to listen on|cannot listen on"):
         listen.bind([address])
 

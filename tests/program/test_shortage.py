@@ -33,7 +33,7 @@ NO_THREAD = RuntimeError("can't start new thread")
     ],
 )
 def test_sentences(tmp_path: Path, error: Exception, space: object, expected: str) -> None:
-    """What is short and which limit to raise; errors of other causes are not explained."""
+    """The sentence names the shortage and the limit to raise; errors of other causes are not explained."""
     limits = tmp_path / "limits"
     limits.write_text(LIMITS.format(space))
     sentence = shortage.explain(error, str(limits))
@@ -41,7 +41,7 @@ def test_sentences(tmp_path: Path, error: Exception, space: object, expected: st
 
 
 def test_without_procfs(tmp_path: Path) -> None:
-    """Where the limits cannot be read, a lack of memory is explained all the same."""
+    """If the limits cannot be read, a lack of memory is explained all the same."""
     absent = str(tmp_path / "limits")
     assert "MemoryMax=" in shortage.explain(MemoryError(), absent)
     assert ("", "") == (shortage.explain(KeyError(), absent), shortage.foreseen(absent))

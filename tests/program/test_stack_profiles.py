@@ -41,7 +41,7 @@ def test_whole_program(tmp_path: Path, enabled: bool) -> None:
 
 
 def test_nothing_is_loaded_for_them_before_a_request() -> None:
-    """What writes profiles, the page and its script are not imported by the program that serves metrics."""
+    """The writers of profiles, the page and its script are not imported by the program that serves metrics."""
     code = (
         "import sys, exporter.app, exporter.doctor; print(*(it for it in sys.modules if 'views.stack_profiles' in it))"
     )

@@ -1,4 +1,4 @@
-"""What systemd hears."""
+"""Notifications to systemd."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def test_files_that_are_not_there(tree: Tree) -> None:
 
 
 def test_momentary_power(tree: Tree) -> None:
-    """Where the driver has no average, the momentary power is labelled so."""
+    """If the driver has no average power, the momentary power is labelled so."""
     device = tree.card(**{"hwmon/hwmon3/power1_input": "41000000"})
     (device / "hwmon/hwmon3/power1_average").unlink()
     [power] = [it for it in sysfs.read(tree.sys / "class/drm/card1") if it.metric.name == "gpu.amd.power"]

@@ -95,7 +95,7 @@ def test_what_is_no_number(tree: Tree, content: str) -> None:
 
 
 def test_files_that_are_hidden(tree: Tree) -> None:
-    """Where the device cgroup hides a GPU, its node has no files that can be read."""
+    """The node of a GPU hidden by the device cgroup has no readable files."""
     for file in (tree.sys / "class/kfd/kfd/topology/nodes/2").glob("*"):
         if file.is_file():
             file.unlink()
@@ -104,7 +104,7 @@ def test_files_that_are_hidden(tree: Tree) -> None:
 
 
 def test_only_so_many(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What others may make many of is bounded."""
+    """Numbers of files and rows that others control are bounded."""
     monkeypatch.setattr(kfd, "MOST_PROCESSES", 23)
     for pid in range(1000, 1100):
         tree.process(pid, gpu_51110=pid)

@@ -1,4 +1,4 @@
-"""What children are left with: no capabilities but those they need, no passwords, and the OOM killer first."""
+"""Restrictions of children: no capabilities but those they need, no passwords, and first for the OOM killer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has capabil
 
 
 def printed(words: list[str]) -> str:
-    """What a command prints, as a child with a line to read."""
+    """Return the output of a command, run as a child with a line to read."""
     child, text = ChildProcess("", words[-1], command=words[:-1]), b""
     child.command("")
     while (lines := child.lines(20)) is not None:
@@ -115,7 +115,7 @@ def test_no_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_first_for_the_oom_killer() -> None:
-    """Where memory is short a child goes before the exporter."""
+    """The OOM killer prefers a child to the exporter."""
     own = int(Path("/proc/self/oom_score_adj").read_text())
 
     assert min(own + 500, 1000) == int(printed(["/bin/sh", "-c", "read line; cat /proc/self/oom_score_adj"]))

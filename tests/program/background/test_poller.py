@@ -215,7 +215,7 @@ def test_a_source_that_blocks(blocking: Blocking, caplog: pytest.LogCaptureFixtu
 
 
 def test_an_error_at_the_end_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """What a reading uses may be closed before the reading ends."""
+    """A reading that fails after its resources were closed at the end is not logged."""
     poller = polled(ValueError("I/O operation on closed file"), times=0)
     poller.close()
     poller.poll()

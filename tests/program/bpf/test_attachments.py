@@ -92,7 +92,7 @@ def test_a_library_is_left_when_it_is_written_to(proc: Proc, built: Path, tmp_pa
 
 
 def test_failing_to_attach_is_counted_and_tried_again(proc: Proc, built: Path) -> None:
-    """When every interest fails nothing is kept open, and another try is made after `retry`."""
+    """If every interest fails no descriptor stays open, and another try is made after `retry`."""
     before = len(list(Path("/proc/self/fd").iterdir()))
     kept = Attachments([Recorder(OSError(22, "refused"))], proc.root, grace=0)
     mapping = proc.map(built)
@@ -105,7 +105,7 @@ def test_failing_to_attach_is_counted_and_tried_again(proc: Proc, built: Path) -
 
 
 def test_one_that_fails_to_attach_is_tried_again(proc: Proc, built: Path) -> None:
-    """Where others are attached to the same library they stay, and the one that failed is attached later."""
+    """A failed interest is attached later; others that are attached to the same library stay."""
     steady, flaky = Recorder(), Recorder(OSError(12, "no memory"))
     kept = Attachments([steady, flaky], proc.root, grace=0)
     mapping = proc.map(built)

@@ -308,7 +308,7 @@ def test_imports_are_what_others_define(library: Path) -> None:
 
 
 def test_addresses_lead_to_content(library: Path) -> None:
-    """What is read by address is what the file has at the offset that its segments have."""
+    """A read by address returns the contents of the file at the offset given by its segments."""
     with Elf.open(library) as opened:
         function = opened.functions({"plain"})["plain"]
         assert function.offset == opened.offset(function.address)

@@ -21,7 +21,7 @@ def library(compile_library: Callable[[str, str], Path]) -> Path:
     "content", [b"", b"\x7fELF", b"#!/bin/sh\n" * 20, b"\x7fELF\x01\x01\x01" + bytes(60), bytes(4096)]
 )
 def test_other_files_are_refused(tmp_path: Path, content: bytes) -> None:
-    """What is no 64-bit little-endian ELF file raises ElfError."""
+    """A file that is no 64-bit little-endian ELF file raises ElfError."""
     path = tmp_path / "file"
     path.write_bytes(content)
     with pytest.raises(ElfError):

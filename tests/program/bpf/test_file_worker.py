@@ -79,7 +79,7 @@ def test_files(worker: FileWorker, tmp_path: Path) -> None:
 
 
 def test_a_slice_of_time(worker: FileWorker, tmp_path: Path) -> None:
-    """What takes longer than its slice is stopped without ending the child; the same file is read without one."""
+    """A call that exceeds its slice is stopped without ending the child; the same file is read without a slice."""
     path = FileArgument(str(sparse(tmp_path / "sparse.so")))
     assert 3 == worker.call(file_worker_calls.number, "3")
     child = worker.child
@@ -127,7 +127,7 @@ def test_crash(worker: FileWorker) -> None:
 
 
 def test_too_much_work() -> None:
-    """What takes too much of the processor is ended, by its own time and not by the clock; it is counted."""
+    """A call that exceeds its CPU time is ended, by its own time and not by the clock, and counted."""
     worker = FileWorker(seconds=0.3, patience=60)
     assert worker.call(file_worker_calls.wait, 1.0) is None
     with pytest.raises(TooLong, match="of the processor"):
@@ -139,7 +139,7 @@ def test_too_much_work() -> None:
 
 
 def test_slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the processor is slower there is as much more time."""
+    """On a slower processor the time limit is longer in proportion."""
     worker = FileWorker(seconds=0.2)
     worker.call(file_worker_calls.number, "7")
     assert worker.child
@@ -273,7 +273,7 @@ def test_many_hung_file_systems(worker: FileWorker, hung: fuse.Hung, monkeypatch
 
 
 def answered(monkeypatch: pytest.MonkeyPatch, answer: bytes) -> Any:
-    """What a call makes of an answer."""
+    """Return the result of a call with this answer of the child."""
     worker = FileWorker()
     monkeypatch.setattr(worker, "_request", lambda message, device: (answer, None))
     return worker.call(file_worker_calls.number, "7")
@@ -372,7 +372,7 @@ def test_no_descriptors_are_left(worker: FileWorker) -> None:
 
 
 def test_no_child(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no process can be started, probes are at the symbols."""
+    """If no process can be started, probes are at the symbols."""
     program = library(PROGRAM)
     monkeypatch.setattr(sys, "executable", "/nonexistent")
     monkeypatch.setattr(finding, "WORKER", FileWorker())

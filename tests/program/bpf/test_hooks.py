@@ -20,7 +20,7 @@ from exporter.bpf.uprobe import AttachError, Point
 
 
 class Kernel:
-    """What is attached, as the names of programs; attaching fails while `refuses`."""
+    """Attached links, as the names of programs; attaching fails while `refuses` is true."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.attached: list[str] = []

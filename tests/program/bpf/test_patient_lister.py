@@ -83,7 +83,7 @@ def test_a_process_that_cannot_be_listed_is_left_out(source: Source, lister: Pat
 
 
 def test_one_that_is_locked_later(source: Source, lister: PatientLister) -> None:
-    """What is to be listed together with it is listed without it."""
+    """A process that becomes locked is left out; the others of the same listing are listed."""
     source.locked.clear()
     assert [STUCK, *OTHERS] == pids(lister.everything())
     source.locked.add(STUCK)

@@ -42,7 +42,7 @@ class Disassembly:
     lines: dict[int, tuple[str, str]]
     """Address to mnemonic and operands (Intel's order: what is written comes first)."""
     entered: set[int]
-    """Where direct jumps and calls go, from anywhere in the library, and where symbols are."""
+    """Targets of direct jumps and calls from anywhere in the library, and addresses of symbols."""
 
     @classmethod
     def of(cls, path: Path) -> Disassembly:

@@ -104,7 +104,7 @@ def test_what_was_given_back_is_counted_and_logged(node: Node, caplog: pytest.Lo
 
 
 def test_probes_do_not_come_and_go(node: Node) -> None:
-    """When everything is looked at again, in whichever order, nothing is attached or detached any more."""
+    """Further looks at all processes, in any order, attach and detach nothing."""
     node.crowd()
     node.map(5000, "a.so")
     for turn in range(4):
@@ -183,7 +183,7 @@ def test_files_of_root_keep_their_places(node: Node, monkeypatch: pytest.MonkeyP
 
 
 def test_processes_of_a_library_that_is_given_back() -> None:
-    """What these processes hold is not known any more: the collector gets those that run."""
+    """Running processes of a withdrawn library are passed to the collector: their memory is no longer known."""
     withdrawn: list[int] = []
     programs = Mock(programs={})
     probes = Probes(

@@ -1,4 +1,4 @@
-"""Which user a process counts to, by its cgroup, its user namespace and its uid."""
+"""The user of a process, by its cgroup, its user namespace and its uid."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def test_bounds_are_those_of_the_header(header: str, name: str, first: int) -> N
 
 
 def test_bounds_are_shown_exactly() -> None:
-    """What is counted as up to 2^-10 s is shown so: a float holds the bound, and its text does."""
+    """Bounds of 2^-10 s and others are shown exactly: a float holds the bound, and its text is exact."""
     assert ("0.0009765625", "9.5367431640625e-07") == tuple(repr(2.0**exponent) for exponent in (-10, -20))
     made = durations.durations([1] * 38, 38 * 10**9)
     assert ([2.0**exponent for exponent in range(-20, 17)], 38.0) == ([*made.bounds], made.sum)

@@ -26,7 +26,7 @@ _CALL = re.compile(r"R_BPF_64_32\s+(\S+)$")
 
 
 def frames(path: Path) -> tuple[dict[str, int], dict[str, set[str]]]:
-    """How many bytes of stack each function of an object takes, and which functions it calls."""
+    """Return the bytes of stack that each function of an object takes, and the functions that it calls."""
     command = ["llvm-objdump", "--disassemble", "--reloc", "--no-show-raw-insn", path]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     sizes: dict[str, int] = defaultdict(int)

@@ -162,7 +162,7 @@ def test_exec_is_known_at_once(users: LibraryUsers) -> None:
 
 
 def test_exec_while_processes_are_listed(users: LibraryUsers) -> None:
-    """Which program was looked at is not known: the process is to be listed again, and its image decides."""
+    """The program seen in a listing during exec is unknown: the process is listed again, and its image decides."""
     interest, pid = Interest(), os.getpid()
     library = attached(interest)
     users.listed_ns = 10, 20
@@ -185,7 +185,7 @@ def record_of(number: int, name: bytes) -> bytes:
 
 @pytest.mark.parametrize("file", [(1, b"/overlay/lib.so"), (77, b"/another/name"), (77, b"")])
 def test_exec_before_the_process_was_looked_at(users: LibraryUsers, file: tuple[int, bytes]) -> None:
-    """Where it had mapped an attached file before, what was counted is the earlier program's."""
+    """Counts of a process that had mapped an attached file before exec belong to the earlier program."""
     interest, hints, place = Interest(), Hints(), (1, record_of(*file))
     library = attached(interest, number=77)
     hints.add(7, 3, place=place)
@@ -199,9 +199,7 @@ def test_exec_before_the_process_was_looked_at(users: LibraryUsers, file: tuple[
 
 @pytest.mark.parametrize("file", [record_of(78, b"/usr/bin/nsenter"), record_of(0, b""), b"", b"short"])
 def test_a_wrapper_is_not_what_is_counted(users: LibraryUsers, file: bytes) -> None:
-    """What a process calls after exec stays its own, however late the exec is noticed, where the program before it had
-    mapped no attached file.
-    """
+    """Calls after a late noticed exec are the new program's if the program before had mapped no attached file."""
     interest, hints = Interest(), Hints()
     hints.add(7, 3, place=(1, file))
     hints.add(7, 6, place=(1, record_of(77, b"lib.so")))

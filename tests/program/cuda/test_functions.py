@@ -25,7 +25,7 @@ def header(wheel: tuple[str, str], name: str) -> str:
 
 
 def driver_symbols(text: str) -> set[str]:
-    """What libcuda exports according to cuda.h: the declared names, and those that its macros turn them into."""
+    """Return the exports of libcuda according to cuda.h: declared names, and those that its macros turn them into."""
     declared = set(re.findall(r"CUDAAPI\s+(cu\w+)\(", text))
     renamed = set(re.findall(r"^#define\s+cu\w+\s+(cu\w+)$", text, re.MULTILINE))
     variants = re.findall(r"^\s*#define\s+cu\w+\s+__CUDA_API_(PTDS|PTSZ)\((cu\w+)\)", text, re.MULTILINE)

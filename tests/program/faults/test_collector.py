@@ -59,7 +59,7 @@ def make(roots: dict[str, Path]) -> Iterator[Callable[..., Faults]]:
 
 
 def values(collector: Faults) -> dict[tuple[str, ...], Any]:
-    """What it shows, by name and label values, the empty ones left out."""
+    """Return the values of the collector's samples, by name and label values without empty ones."""
     return {(prometheus.name(it.metric), *filter(None, it.labels.values())): it.value for it in collector.collect()}
 
 

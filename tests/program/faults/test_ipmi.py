@@ -73,7 +73,7 @@ def test_names() -> None:
     "line", ["", ",", "x,Fan,Fan,Nominal,0000h", "1,Fan,Nominal,0000h", "1,Lid,Physical Security,Critical,1h"]
 )
 def test_other_lines(line: str) -> None:
-    """What is no sensor of a type that stops jobs is passed over."""
+    """Lines of sensors without a type that stops jobs are skipped."""
     assert {} == states([line])
 
 
@@ -129,7 +129,7 @@ def test_refusals(program: Callable[[str], Path], script: str, reason: str) -> N
 
 
 def test_no_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where FreeIPMI is not installed, the error names its package."""
+    """Without FreeIPMI, the error names its package."""
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)
     controller = Ipmi(300)
     with pytest.raises(OSError, match="not queried yet"):

@@ -191,7 +191,7 @@ def test_expected_devices() -> None:
 
 @pytest.mark.parametrize("text", ["gpu", "gpu=", "gpus=8", "gpu=8,gpu=7", "gpu=-1", "gpu=1e3", "gpu=99999999"])
 def test_wrong_expectations(text: str) -> None:
-    """What is no KIND=NUMBER is an error that names it."""
+    """Text other than KIND=NUMBER is an error that names it."""
     with pytest.raises(ValueError, match="is not KIND=NUMBER, each kind once; kinds are gpu, rdma_port, nvlink"):
         machine.expected(text)
 

@@ -129,7 +129,7 @@ def test_exact_when_it_calms_down() -> None:
 
 
 def test_the_end_of_a_process_before_the_first_window() -> None:
-    """What was seen while all calls were counted is the first window."""
+    """The time before the first gap, with all calls counted, is the first window."""
     job = Job(own=5e-6)
     node = Node({1: job})
     while node.files[0].on:
@@ -197,8 +197,9 @@ def test_processes_of_one_file_go_by_the_worst() -> None:
 
 
 def test_polite_processes_of_the_file_stay_exact() -> None:
-    """Where the kernel probes one process. One that comes meanwhile is exact after some cycles, one that is polite no
-    more goes into windows, and all is as before when they are calm."""
+    """Polite processes stay exact if the kernel can probe one process. A new process is exact after some cycles, one
+    that is no longer polite goes into windows, and leaves them when calm.
+    """
     hasty, polite, late = Job(own=5e-6), Job(own=1e-3, messages=8, idle=0.01), Job(own=1e-3, messages=8, idle=0.01)
     node = Node({1: hasty, 2: polite})
     node.files[0].alone = True
@@ -263,7 +264,7 @@ def test_other_functions_take_all_of_the_bound() -> None:
 
 
 def test_a_file_that_is_not_mapped_any_more() -> None:
-    """What was estimated stays; when the process uses another file that goes on by its windows."""
+    """Estimates of a file that is no longer mapped stay; they continue by the windows of the process's next file."""
     job = Job(own=5e-6)
     node = Node({1: job})
     node.run(30)

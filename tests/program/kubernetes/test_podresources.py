@@ -118,7 +118,7 @@ def test_no_socket(path: Path) -> None:
 
 
 def test_a_socket_that_nobody_listens_on(path: Path) -> None:
-    """What a kubelet that ended left behind is an error."""
+    """The socket left behind by a kubelet that ended is an error."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as left:
         left.bind(str(path))
     with pytest.raises(ConnectionRefusedError):

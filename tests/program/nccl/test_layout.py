@@ -1,4 +1,4 @@
-"""Where communicators keep their identity is found in code, or not at all."""
+"""The place of a communicator's identity is found in code, or not at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where NVIDIA's own builds of NCCL keep a communicator's identity, as found in their code.
+"""Places of communicators' identity in NVIDIA's own builds of NCCL, as found in their code.
 
 The newest wheel by default; with NCCL_WHEELS=all (`make test-nccl-wheels`, 3 GB of downloads) all that are listed.
 """

@@ -120,7 +120,7 @@ def test_every_fallback_is_tested() -> None:
     ids=["not supported", "invalid in an older driver", "no fields at all", "unknown error"],
 )
 def test_calls_answer(tmp_path: Path, refused: dict[str, object], library: Path) -> None:
-    """Where fields are refused, calls give the same readings, exactly as the fields did."""
+    """If fields are refused, calls give the same readings, exactly as the fields did."""
     (tmp_path / "fields").mkdir()
     by_fields = _read(Scenario(tmp_path / "fields", **FIELDS), library)
     by_calls = _read(Scenario(tmp_path, **{**FIELDS, **ANSWERED, **refused}), library)
@@ -139,7 +139,7 @@ def test_one_field_of_several(tmp_path: Path) -> None:
 
 
 def test_both_refused(tmp_path: Path) -> None:
-    """Where calls are refused too the readings are absent, and neither is requested again."""
+    """If calls are refused too the readings are absent, and neither is requested again."""
     scenario = Scenario(tmp_path, **{**UNANSWERED, **_refused(pynvml.NVML_ERROR_NOT_SUPPORTED)})
     with Worker(scenario) as worker:
         sets = [worker.read().readings for _ in range(4)] + [worker.read(SLOW).readings for _ in range(2)]
@@ -150,7 +150,7 @@ def test_both_refused(tmp_path: Path) -> None:
 
 
 def test_fields_go_first(tmp_path: Path) -> None:
-    """Where fields answer none of the calls is made."""
+    """No call is made for readings that fields return."""
     scenario = Scenario(tmp_path, **{**FIELDS, **ANSWERED})
     _read(scenario)
     fallbacks = {reading.fallback.function for reading in GPU if reading.key in ANSWERS and reading.fallback}

@@ -77,7 +77,7 @@ def test_sources_exist() -> None:
 
 
 def test_counts_are_counters() -> None:
-    """What NVML counts is a counter, a mean is none."""
+    """A count of NVML is a counter, a mean is none."""
     for reading in readings.GPM:
         assert reading.metric is not None
         assert (reading.metric.kind == Kind.COUNTER) == isinstance(reading.source, GpmCount), reading.key
@@ -92,7 +92,7 @@ def test_dcgm_keys() -> None:
 
 
 def test_keys_in_use() -> None:
-    """What other modules take out of a snapshot by key is in the table."""
+    """Keys that other modules look up in a snapshot are in the table."""
     used = {
         key
         for path in (ROOT / "exporter").rglob("*.py")

@@ -87,7 +87,7 @@ def test_reads(scenario: Scenario) -> None:
 
 
 def _young(own: dict[str, float]) -> bool:
-    """Whether each set was read within its last three intervals."""
+    """Return whether each set was read within its last three intervals."""
     ages = [own[f'accel_exporter_source_age_seconds{{source="nvml_{name}"}}'] for name in INTERVALS]
     return all(0 < age < 3 * interval for age, interval in zip(ages, INTERVALS.values(), strict=True))
 

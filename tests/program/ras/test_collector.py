@@ -50,7 +50,7 @@ def make(monkeypatch: pytest.MonkeyPatch, server: ras.RasServer) -> Iterator[Cal
 
 
 def values(collector: Ras) -> dict[tuple[str, ...], object]:
-    """What it shows, by name and label values."""
+    """Return the values of the collector's samples, by name and label values."""
     found = {(prometheus.name(it.metric), *it.labels.values()): it.value for it in collector.collect()}
     return {key: value for key, value in found.items() if key[0].startswith("nccl_")}
 

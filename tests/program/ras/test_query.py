@@ -109,7 +109,7 @@ def test_more_than_any_job_has(server: ras.RasServer, report: str) -> None:
 
 
 def test_child_has_nothing(server: ras.RasServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What reads the answer has no capability, and little memory."""
+    """The process that reads the answer has no capability, and little memory."""
     seen: list[str] = []
     began = subprocess.Popen
 
@@ -218,7 +218,7 @@ def test_claims_of_a_hash() -> None:
     ],
 )
 def test_nonsense_of_the_child(lines: list[bytes]) -> None:
-    """What the child sends is checked too: it reads what others wrote."""
+    """Messages of the child are checked too, as its input is untrusted."""
     with pytest.raises(ReportError):
         messages.decode(lines)
 

@@ -1,4 +1,4 @@
-"""Which GPU a process means by its devices."""
+"""GPUs of a process by its device numbers."""
 
 from __future__ import annotations
 

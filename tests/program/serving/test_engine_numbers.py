@@ -38,7 +38,7 @@ while True:
     connection.close()
 """
 SIZES = (b"-6", b"-20", b"+4", b"0x4", b"1_0", b" 4", b"", b"fffffffff")
-"""What int() takes for a size, or more than 32 bits: -6 leads back to the line that it stands in."""
+"""Sizes that int() accepts in another form or that exceed 32 bits: -6 leads back to the line that has it."""
 END = b"\r\nvllm:num_requests_waiting 1\r\n0\r\n\r\n"
 OK = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n"
 
@@ -70,7 +70,7 @@ def engine(folder: Path, script: str, text: str, path: str = "/metrics") -> Iter
 
 @pytest.fixture
 def numbers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., EngineNumbers]]:
-    """What reads these processes; a port that does not answer takes no 3 s."""
+    """Return a maker of EngineNumbers for these processes; a port that does not answer takes 0.5 s instead of 3 s."""
     monkeypatch.setattr(engine_pages, "SECONDS", 0.5)
 
     def make(*pids: int, interval: float = 60.0) -> EngineNumbers:

@@ -1,4 +1,4 @@
-"""Which sockets are followed: the families of processes that use a GPU; and which engine a process is of."""
+"""Families of processes that use a GPU, which have their sockets followed; and inference engines of processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which processes are followed as users of GPUs start and end."""
+"""Followed processes as users of GPUs start and end."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_none(tmp_path: Path) -> None:
 
 
 def test_a_file_of_its_own(tmp_path: Path) -> None:
-    """What was stripped is found in the file with the same build id, and not in another."""
+    """Stripped debug information is found in the file with the same build id, and not in another."""
     library = build(tmp_path, "-g")
     debug, stripped = tmp_path / "code.debug", tmp_path / "stripped.so"
     subprocess.run(["objcopy", "--only-keep-debug", library, debug], check=True)

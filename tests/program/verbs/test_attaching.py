@@ -93,7 +93,7 @@ def test_learning_waits_for_the_share_of_the_user(
 
 
 def test_a_slow_search_delays_no_scrape(attaching: Attaching, library: Library) -> None:
-    """What is not found is reported while a file is searched, with the lock held."""
+    """Functions not found so far are reported while a file is searched, with the lock held."""
     attaching.providers[id(library)].problem = "it is not known"
     problems: list[str] = []
     with attaching._lock:

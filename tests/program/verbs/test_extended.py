@@ -1,4 +1,4 @@
-"""Which functions of a file the calls of an object are, and what of it is not certain."""
+"""Functions of a file that are the calls of an object, and calls that are not certain."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_what_begins_no_function(library: Path, moved: int, why: str) -> None:
 
 
 def test_one_function_for_two_calls(library: Path) -> None:
-    """Which of them a call is is not known: neither is taken."""
+    """Two calls at the same function are ambiguous: neither is used."""
     offsets = offsets_of(library)
     with Elf.open(library) as elf:
         found = extended.confirm(elf, offsets | {"wr_send_imm": offsets[SEND]})

@@ -1,4 +1,4 @@
-"""What pointers of a running process are: functions of which file, if a table of the file has them."""
+"""Pointers of a running process: functions of a file, if a table of the file has them."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_the_wrong_function_is_refused(library: Path) -> None:
 
 
 def test_functions_of_several_files_are_refused(library: Path) -> None:
-    """Where one of the three is elsewhere nothing is certain."""
+    """If one of the three functions is in another file, nothing is certain."""
     offsets = offsets_of(library)
     del offsets["post_recv"]
     found = live.learn(opened(library), offsets)
@@ -143,7 +143,7 @@ def test_a_file_that_is_no_elf_is_an_error(tmp_path: Path) -> None:
     + [(58, 53), (59, 55), (61, 55), (62, 56), (64, 58), (65, 62)],
 )
 def test_layouts_by_release(release: int, poll_cq: int) -> None:
-    """Where poll_cq is in each release's table, as counted in rdma-core's driver.h; the others follow it."""
+    """The index of poll_cq in each release's table is as counted in rdma-core's driver.h; the others follow it."""
     layout = ops.of_release(release)
     assert layout
     assert (8 * poll_cq, 8 * poll_cq + 8, 8 * poll_cq + 16) == tuple(

@@ -54,7 +54,7 @@ def look(provider: Path, verbs: Path | None, **names: str) -> ProviderFunctions:
 
 
 def named(path: Path, found: ProviderFunctions) -> dict[str, list[str]]:
-    """What was found, by the names in the file's symbol table, which the search does not look into."""
+    """Return the functions found, by the names in the file's symbol table, which the search does not use."""
     with Elf.open(path) as elf:
         names = {function.address: name for name, function in elf.functions(None).items()}
     return {op: [names[function.address] for function in functions] for op, functions in found.functions.items()}
@@ -109,7 +109,7 @@ def test_the_layout_is_read_from_libibverbs(build: Build, release: int) -> None:
 
 
 def test_a_vendors_layout_is_read_from_its_libibverbs(build: Build) -> None:
-    """Where both files are of a release but have a member more, its code decides; what that leaves open is refused."""
+    """The code of a libibverbs with one member more than its release decides; functions left open by it are refused."""
     layout = standin.vendors(44)
     library = build("libibverbs.so.1.14.44.0", standin.libibverbs(layout))
     path = build("libmlx5.so.1.24.44.0", standin.provider(layout, tables=TWO))
@@ -119,7 +119,7 @@ def test_a_vendors_layout_is_read_from_its_libibverbs(build: Build) -> None:
 
 
 def test_without_libibverbs_the_release_decides(build: Build) -> None:
-    """Where only the provider can be read, the release in its name decides where functions are."""
+    """If only the provider can be read, the release in its name decides the offsets of functions."""
     path = build("libmlx5.so.1.24.44.0", standin.provider(R44))
     assert ["common_post_recv"] == named(path, look(path, None))["post_recv"]
 
@@ -135,7 +135,7 @@ def test_a_libibverbs_of_another_release_is_refused(build: Build) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a file to another user, which takes root")
 def test_a_libibverbs_of_another_user_decides_nothing(build: Build) -> None:
-    """What root's provider has is known for all processes: no user's libibverbs decides where."""
+    """Functions of root's provider hold for all processes: no user's libibverbs decides their offsets."""
     library = build("libibverbs.so.1.14.44.0", standin.libibverbs(standin.vendors(44)))
     path = build("libmlx5.so.1.24.44.0", standin.provider(R44))
     unnamed = build("librxe-rdmav34.so", standin.provider(R44))
@@ -163,7 +163,7 @@ def test_a_libibverbs_of_another_abi_is_refused(build: Build) -> None:
 
 
 def test_a_table_chosen_at_run_time_is_refused(build: Build, verbs: Path) -> None:
-    """What the provider takes from memory is refused, what it always sets is found, and both are reported."""
+    """Functions that the provider reads from memory are refused, those it always sets are found; both are reported."""
     control = ["alloc_pd", "dealloc_pd", "reg_mr", "create_cq"]
     calls = "verbs_set_ops(context, common); verbs_set_ops(context, ((void **)context)[kind]);"
     path = build("libhns.so.1.0.44.0", standin.provider(R44, tables={"common": control}, calls=calls))
@@ -175,7 +175,7 @@ def test_a_table_chosen_at_run_time_is_refused(build: Build, verbs: Path) -> Non
 
 @pytest.mark.parametrize("choice", ["kind ? common : newer", "common + 0 * kind"])
 def test_a_choice_between_tables_is_all_of_them(build: Build, verbs: Path, choice: str) -> None:
-    """Where a call takes one of several constants, each of them is a table."""
+    """If a call takes one of several constants, each of them is a table."""
     both = {"common": standin.MANDATORY, "newer": standin.MANDATORY}
     path = build("libqedr.so.1.24.44.0", standin.provider(R44, tables=both, calls=f"verbs_set_ops(context, {choice});"))
     found = look(path, verbs)

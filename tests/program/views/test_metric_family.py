@@ -136,7 +136,7 @@ def test_a_histogram_of_rules_is_classic_alone() -> None:
 
 @pytest.mark.parametrize(("step", "schema"), [(1, 0), (2, -1), (4, -2), (8, -3), (16, -4)])
 def test_what_is_above_the_last_bound_is_in_the_bucket_up_to_infinity(step: int, schema: int) -> None:
-    """How far above is not known: no bucket with a bound has it."""
+    """The distance of a value above the last bound is unknown: no bucket with a bound has it."""
     bounds = tuple(2.0 ** (step * exponent) for exponent in (-2, -1, 0, 1))
     found = buckets(page(WAIT.sample(Distribution(bounds, (0, 1, 2, 3, 23), 9.5))))
     assert (schema, bounds[0], 0, {-1: 1, 0: 2, 1: 3, 1024 // step + 1: 23}) == found

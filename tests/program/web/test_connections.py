@@ -198,7 +198,7 @@ def test_answer_under_way_is_not_cut_off() -> None:
 
 
 def test_all_places_answering(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where every connection is being answered a new one is refused, and taken when one of them is done."""
+    """A new connection is refused while all others are being answered, and accepted when one of them is done."""
     monkeypatch.setattr(connections, "MOST", 2)
     gate, entered = threading.Event(), threading.Semaphore(0)
 

@@ -1,4 +1,4 @@
-"""How aiohttp is imported."""
+"""Import of aiohttp."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which clients may have the settings read again and the GPUs given back."""
+"""Clients that may reload the settings and release the GPUs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REQUESTS = (("/-/reload", "POST"), ("/-/reload", "PUT"), ("/-/release-gpus", "PO
 
 
 class Calls:
-    """What the server was made to do."""
+    """Calls that the server made."""
 
     def __init__(self) -> None:
         self.made: list[str] = []
@@ -58,7 +58,7 @@ def served(calls: Calls, **settings: object) -> Served:
     ],
 )
 def test_web_pages_are_refused(calls: Calls, enabled: bool, headers: Mapping[str, str]) -> None:
-    """What a browser sends for a page is a 403 also from the node itself, and does nothing."""
+    """A request that a browser sends for a page is a 403 also from the node itself, and does nothing."""
     with served(calls, enable_lifecycle=enabled) as at:
         for path, method in REQUESTS:
             answer = at.get(path, method, **headers)

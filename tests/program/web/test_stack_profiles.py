@@ -55,7 +55,7 @@ def test_off_unless_enabled(published: StackProfiles, path: str) -> None:
 
 @pytest.mark.parametrize("name", ["gpu_inuse", "gpu_alloc", "gpu_launches", "gpu_oom", "gpu_hang"])
 def test_without_profiles_there_is_the_reason(name: str) -> None:
-    """Where nothing captures stacks, or the source has a problem, the answer is a 503 with it."""
+    """If nothing captures stacks, or the source has a problem, the answer is a 503 with the reason."""
     published = StackProfiles()
     with Served([], profiles=published, enable_profiles=True) as served:
         nobody = served.get(f"/debug/pprof/{name}")

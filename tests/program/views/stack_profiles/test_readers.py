@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(400)
 
 
 def top(profile: StackProfile, folder: Path, *options: str) -> str:
-    """What `go tool pprof -top` prints of a profile, with functions by file and line."""
+    """Return the output of `go tool pprof -top` for a profile, with functions by file and line."""
     file = folder / "profile.pb.gz"
     file.write_bytes(pprof.encode(profile))
     command = [readers.go_pprof(), "-top", "-lines", "-nodefraction=0", "-symbolize=none", *options, file]
@@ -108,7 +108,7 @@ def test_schema_has_every_field(tmp_path: Path) -> None:
 
 
 def test_negative_values_of_a_delta(tmp_path: Path) -> None:
-    """What was freed since is below 0, in two's complement."""
+    """A decrease since the first profile is below 0, in two's complement."""
     sample = made_up.inuse().samples[0]
     profile = StackProfile(made_up.INUSE, (made_up.StackSample(sample.stack, {}, (-1000, -2)),), made_up.SPACE)
 
