@@ -92,7 +92,7 @@ def test_brief_measures_with_less_and_prints_what(
 
 
 def test_brief_is_less_of_what_there_is() -> None:
-    """What --brief replaces are constants of the measurement, and what it puts there is less."""
+    """Constants replaced by --brief belong to the measurement, and their brief values are smaller."""
     modules = [importlib.import_module(f"bench.{name}") for name in bench.names()]
     less = {(it.__name__, name): value for it in modules for name, value in getattr(it, "BRIEF", {}).items()}
     full = {(it.__name__, name): getattr(it, name) for it in modules for name in getattr(it, "BRIEF", {})}

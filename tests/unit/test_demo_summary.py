@@ -1,4 +1,4 @@
-"""What the demo makes of two scrapes."""
+"""The demo's summary of two scrapes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the limit of open files leaves for probes, and who keeps to it."""
+"""Descriptors that the limit of open files leaves for probes, and the functions that keep to it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_room_by_listing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_room_when_nothing_can_be_opened(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where not even the folder can be listed, nothing is left."""
+    """If not even the folder can be listed, nothing is left."""
 
     def refuse() -> Any:
         raise OSError(errno.EMFILE, "Too many open files")
@@ -105,7 +105,7 @@ def test_connections_are_fewer_where_the_limit_is_low(limit: int, most: int, mon
     [(errno.ENOENT, r"counted in /proc/self/fd \(No such .*mount procfs"), (errno.EMFILE, "raise the limit of open")],
 )
 def test_the_reason_why_programs_have_no_room(monkeypatch: pytest.MonkeyPatch, code: int, named: str) -> None:
-    """Where the open files cannot be counted, the folder is named, not a limit that was not reached."""
+    """If the open files cannot be counted, the folder is named, not a limit that was not reached."""
 
     class Unreadable(type(Path())):  # type: ignore[misc]
         def stat(self, **_: Any) -> Any:

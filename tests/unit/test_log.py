@@ -95,7 +95,7 @@ def test_bounded(formatter: logging.Formatter, character: str) -> None:
 
 @pytest.mark.parametrize("path", ["/" + "\x01" * 4000, Path("/" + "\x01" * 4000)])
 def test_paths_in_messages_are_short(path: object) -> None:
-    """What comes after a long path can be read."""
+    """Text after a long path stays readable."""
     line = log.LogfmtFormatter().format(record("cannot attach to %s: %s", path, OSError("no permission")))
 
     assert line.endswith(': no permission"')

@@ -39,7 +39,7 @@ ROWS: Sequence[Row] = (
 
 
 class Counts(Counter[Row]):
-    """What one process has counted."""
+    """Counts of one process."""
 
     def ended(self) -> None:
         """Do nothing: counts outlive their process."""

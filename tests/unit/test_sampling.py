@@ -1,4 +1,4 @@
-"""Which spans are pushed."""
+"""Sampling of spans that are pushed."""
 
 from __future__ import annotations
 

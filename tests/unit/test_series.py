@@ -19,7 +19,7 @@ from exporter.views import prometheus
 from tests import typical_node
 
 ABOUT = (FOLDED, SERIES_LIMIT)
-"""What a limit has about itself, not limited."""
+"""A limit's metrics of itself, not limited."""
 CALLS = Metric("calls", "", Kind.COUNTER, labels=("api",), process=True)
 ERRORS = Metric("calls.errors", "", Kind.COUNTER, process=True)
 PAIRS = Metric("pairs", "", Kind.COUNTER, labels=("qp", "device"), process=True, identity=("qp",))
@@ -84,7 +84,7 @@ def test_identity_goes_too() -> None:
 
 
 def test_the_limit_holds_whatever_labels_there_are() -> None:
-    """Where a metric's own labels are too many, one series without any takes the rest; where metrics are, none does."""
+    """If a metric has too many labels, one series without any takes the rest; with too many metrics, none does."""
     samples = [CALLS.sample(1, {"pid": "1", "api": str(number)}) for number in range(100)]
     result = SeriesLimit("test", 10).apply(samples)
     assert [{"api": "8", "overflow": "true"}, {"overflow": "true"}] == [it.labels for it in result[8:10]]
@@ -103,7 +103,7 @@ def test_a_histogram_counts_its_lines() -> None:
 
 
 def test_a_folded_counter_never_falls() -> None:
-    """When some of its members go, what they counted stays; new members are added, and shown series stay shown."""
+    """Counts of members that disappear stay; new members are added, and shown series stay shown."""
     limit = SeriesLimit("test", 10)
     assert 5 == shown(limit.apply([*more(7), *calls(p1=1, p2=5, p3=0)]))["calls", "+"]
     assert 8 == shown(limit.apply([*more(7), *calls(p2=8, p3=0, p1=1)]))["calls", "+"]

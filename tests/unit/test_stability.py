@@ -1,4 +1,4 @@
-"""What docs/metrics.md promises of names."""
+"""Guarantees of docs/metrics.md for names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of exporter.bpf.file_worker call in the child; it has no packages but the exporter."""
+"""Calls of the tests of exporter.bpf.file_worker in the child, which has no packages but the exporter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When calls of a library are not seen, as programs know it."""
+"""Gaps in which calls of a library are not seen, as programs know them."""
 
 from __future__ import annotations
 

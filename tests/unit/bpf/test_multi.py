@@ -1,4 +1,4 @@
-"""Whether the kernel has multi-uprobe links."""
+"""Detection of multi-uprobe links in the kernel."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from exporter.bpf import multi
 
 @pytest.fixture(autouse=True)
 def untried() -> Iterator[None]:
-    """What was found before counts neither in a test nor after it."""
+    """Clear earlier results before and after each test."""
     multi.lasting_refusal.cache_clear()
     yield
     multi.lasting_refusal.cache_clear()
@@ -43,7 +43,7 @@ def test_a_shortage_is_not_remembered(monkeypatch: pytest.MonkeyPatch, code: int
 
 @pytest.mark.parametrize("code", [errno.EPERM, errno.EINVAL])
 def test_a_refusal_is_remembered(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    """What the kernel does not permit, or does not have, is tried once."""
+    """A feature that the kernel does not permit, or does not have, is tried once."""
     monkeypatch.setattr(multi, "bpf", Kernel(code).bpf)
     assert (code, code) == (multi.refusal(), multi.refusal())
     assert not multi.supported()

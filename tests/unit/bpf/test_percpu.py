@@ -54,7 +54,7 @@ def test_a_gauge_moved_on_two_cpus_comes_out_right():
 
 
 def test_last_fields_take_the_greatest():
-    """What is named last_ is a time: the latest counts, also in arrays, also where all others are odd in number."""
+    """Fields named last_ are times: the latest counts, also in arrays, also where all others are odd in number."""
     value = Combiner(Odd, 3)(copies((1, 5, 9), (1, 7, 0), (1, 6, 8)))
 
     assert (3, [7, 9]) == (value.inner, list(value.last_seen))

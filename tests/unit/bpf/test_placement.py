@@ -108,7 +108,7 @@ def test_far_branch() -> None:
 
 
 def test_end_of_function() -> None:
-    """What follows the function in the file is not its code."""
+    """Bytes after the end of the function are not its code."""
     assert placed(code(ENDBR64, PUSH_RBP), size=4) == STEPPED
 
 

@@ -1,4 +1,4 @@
-"""What the trial of return probes means, and who may get them."""
+"""Results of the trial of return probes, and the processes that may get return probes."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class Attachments:
 
 
 def test_a_file_that_is_mapped_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When a file was mapped is looked up once, not for each of a process's mappings of the file.
+    """The time of a file's mapping is looked up once, not for each of a process's mappings of the file.
 
     A process may have 65,530 of them and a hint MAX_PLACES records: looking at that process took half a minute, and no
     library of another one was found meanwhile.
@@ -90,7 +90,7 @@ def test_a_file_that_is_mapped_again_and_again(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_exec_while_processes_are_listed() -> None:
-    """Which program was listed is not known from the times: what a second listing shows counts.
+    """The program that was listed is not known from the times: a second listing decides.
 
     On a busy node listing all processes takes seconds, and a job that began meanwhile was taken for one that had been
     replaced: its calls so far were those of an ended process.

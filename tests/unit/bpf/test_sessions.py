@@ -1,4 +1,4 @@
-"""Where there are uprobe sessions, and where probes fall back to two links."""
+"""Detection of uprobe sessions, and the fallback of probes to two links."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def loads(monkeypatch: pytest.MonkeyPatch, found: Mapping[str, int], failures: M
 
 
 def test_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was found is tried with a program, once."""
+    """The structures found are tried with a program, once."""
     loaded = loads(monkeypatch, FOUND, {})
     assert sessions.places() == FOUND
     assert sessions.places() == FOUND

@@ -89,6 +89,6 @@ def test_memory() -> None:
 
 
 def test_arrays_and_hashes_stay() -> None:
-    """What is no LRU map has the rows that it declares; more processors than any machine has do not take all memory."""
+    """A map other than LRU has its declared rows; more processors than any machine has do not take all memory."""
     assert [4096, 4096] == [sizing.entries(kind, 4096, MANY) for kind in (1, 2)]
     assert 1 << 17 == sizing.entries(9, 4096, 8192)

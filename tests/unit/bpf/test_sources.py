@@ -1,4 +1,4 @@
-"""Where programs stand in the C sources."""
+"""Places of programs in the C sources."""
 
 from __future__ import annotations
 

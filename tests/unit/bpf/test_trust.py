@@ -1,4 +1,4 @@
-"""Whether the name that a process shows of a file counts for all processes."""
+"""Trust in the name that a process shows of a file, for all processes."""
 
 from __future__ import annotations
 

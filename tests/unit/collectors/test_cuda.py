@@ -1,4 +1,4 @@
-"""What the CUDA collector declares."""
+"""Declarations of the CUDA collector."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_the_names_that_are_fixed() -> None:
     [(None, LIVE_LEAST), (24, LIVE_LEAST), (8 * 80, 491_520), (8 * 192, LIVE_MOST), (8 * 288, LIVE_MOST)],
 )
 def test_rows_of_live_allocations(gib: int | None, rows: int) -> None:
-    """Where they are not at the most there may be, ranks fill their GPUs with handles of 2 MiB within their share."""
+    """Below the maximum of rows, ranks that fill their GPUs with handles of 2 MiB stay within their share."""
     assert rows == live_rows(gib and gib << 30)
     if gib and rows < LIVE_MOST:
         handles = gib * 512

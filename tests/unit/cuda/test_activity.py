@@ -1,4 +1,4 @@
-"""What the maps have counted, and how often each function was called in all."""
+"""Counts of the maps, and total calls of each function."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_hits_never_fall() -> None:
 
 
 def test_memory_of_an_ended_process() -> None:
-    """What it had not freed was freed implicitly, but for what is untracked: that may have been freed by calls."""
+    """Memory not freed was freed implicitly, except untracked memory, which calls may have freed."""
     world = World()
     total = row(allocated=100, freed=30, implicit=20, untracked=10, unmatched_frees=0, doubtful=5)
     world.maps["totals"].rows.append((row(tgid=7, layer=0, memory=0), total))

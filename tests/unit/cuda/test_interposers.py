@@ -1,4 +1,4 @@
-"""Which libraries only pass calls on to the driver."""
+"""Libraries that only pass calls on to the driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What launches cost a process, and how estimates are added to its counts."""
+"""Cost of launches to a process, and estimates added to its counts."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_estimates_are_added() -> None:
 
 
 def test_counts_that_are_not_known_are_absent() -> None:
-    """What is probed in windows; runtime's launches and other calls count on."""
+    """Unknown counts of launches probed in windows are absent; the runtime's launches and other calls count on."""
     counts = Counts(launches={LAUNCH: Launches(100, 77), RUNTIME: Launches(7, 7)}, calls={COPY: 20})
     made().add(Activity(devices={0: counts}), None)
     assert {RUNTIME: Launches(7, 7)} == counts.launches

@@ -108,7 +108,7 @@ def test_an_ended_process_uses_nothing() -> None:
 
 
 def test_the_usage_of_a_replaced_program_is_unknown() -> None:
-    """What it held has gone, and what the next program holds may be counted as its own."""
+    """No usage is shown: memory of the replaced program is freed, and memory of the next one may count as its own."""
     found = by_labels(Counts(memory={(0, 0): MemoryTotals(1000, 300, 700, 0, 0)}), ended=True, replaced=True)
     assert {
         (metrics.ALLOCATED, ("driver", "device")): 1000,
@@ -256,7 +256,7 @@ def test_exemplars_of_several_gpus() -> None:
 
 
 def test_held() -> None:
-    """What the probes on the driver saw in use on a GPU: not host memory, not the runtime's own count."""
+    """Bytes in use on a GPU by the probes on the driver: without host memory and the runtime's own count."""
     memory = {
         (0, 0): MemoryTotals(100, 30, 0, 0, 0),
         (0, 2): MemoryTotals(5, 0, 0, 0, 0),

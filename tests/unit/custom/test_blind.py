@@ -53,7 +53,7 @@ def test_no_folder(monkeypatch: pytest.MonkeyPatch, collector: Custom, passing: 
 
 
 def test_only_libraries(collector: Custom) -> None:
-    """Where all probes are of libraries, the collector is not available, and has the reason."""
+    """If all probes are of libraries, the collector is not available, and has the reason."""
     collector.probes = [probe("one"), probe("two")]
     with pytest.raises(Unavailable, match="no such namespace"):
         list(collector.collect())

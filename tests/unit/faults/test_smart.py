@@ -95,7 +95,7 @@ def test_no_drives(tmp_path: Path) -> None:
 
 
 def test_what_is_no_drive() -> None:
-    """What is no drive refuses the command: here the kernel itself."""
+    """A file that is no drive refuses the command: here the kernel itself."""
     with pytest.raises(OSError, match="Inappropriate ioctl"):
         smart.read_log_page(Path("/dev/null"))
 

@@ -194,7 +194,7 @@ def test_nvme(tmp_path: Path) -> None:
 
 
 def test_boot(tmp_path: Path) -> None:
-    """When the kernel started, and which boot it is."""
+    """The sample has the start time of the kernel, and the id of the boot."""
     write(tmp_path / "sys/kernel/random/boot_id", "1ef20d6d-1d1f-4d49-ad44-b323a7176f73")
     write(tmp_path / "stat", "cpu 1 2 3\nbtime 1700000000\nprocesses 9")
 

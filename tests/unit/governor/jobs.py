@@ -62,7 +62,7 @@ class File:
     on: bool = True
     turns: list[tuple[float, bool]] = field(default_factory=list)
     alone: bool = False
-    """Whether processes can be probed one by one."""
+    """True if processes can be probed one by one."""
     kept: Collection[int] = ()
 
     @property

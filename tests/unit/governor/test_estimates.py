@@ -187,7 +187,7 @@ def test_windows_without_the_calls_of_a_gap() -> None:
 
 
 def test_a_new_process_that_leaves_the_windows() -> None:
-    """What all its calls show afterwards is what its gap goes by; its end then counts all."""
+    """The gap is estimated by the later time in which all calls are counted; the end of the process counts all."""
     estimates = Estimates()
     estimates.advance(OWNER, {7: at(0, 300)}, probed=False)
     estimates.release(OWNER, {7})

@@ -49,7 +49,7 @@ def test_one_look_without_a_cost_changes_little() -> None:
 @pytest.mark.parametrize("noise", [0.02, 0.2, 0.4])
 @pytest.mark.parametrize("pauses", [0.0, 1 / 6])
 def test_the_bound_is_kept_on_average(noise: float, pauses: float) -> None:
-    """What windows cost differs, and shares follow what those before cost: on average it is not above the bound."""
+    """Costs of windows vary, and shares follow the costs of earlier ones: on average they stay below the bound."""
     ladder, chance = Ladder(), random.Random(7)
     looks(ladder, 90, 90)
     seen = []

@@ -1,4 +1,4 @@
-"""Which processes are probed all the time while others are in windows."""
+"""Processes that are probed all the time while others are in windows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What launches of HIP cost a process, and how estimates are added to its counts."""
+"""Cost of HIP's launches to a process, and estimates added to its counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the counters of each driver are taken for, on devices as their drivers show them."""
+"""Meaning of the counters of each driver, on devices as their drivers show them."""
 
 from __future__ import annotations
 
@@ -288,7 +288,7 @@ def test_posted_bytes_are_not_queried_at_each_reading(tree: Tree) -> None:
 
 
 def test_posts_of_an_unknown_port(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a device has two ports and a post may be of either, the ports have no series."""
+    """If a device has two ports and a post may be of either, the ports have no series."""
     monkeypatch.setattr("exporter.infiniband.device.POSTED_SECONDS", 0.0)
     tree.mlx5(port_xmit_data=1000)
     second = tree.device("mlx5_0", "mlx5_core", number=2)
@@ -343,7 +343,7 @@ def test_links_are_not_read_every_time(tree: Tree) -> None:
 
 @pytest.mark.parametrize("content", ["N/A (no PMA)", "", "-1", "1 2", "9" * 21, str(2**64), "\0\0", "0x", "x" * 9000])
 def test_hostile_counter(tree: Tree, content: str) -> None:
-    """What is no number of 64 bits is left out, and the files beside it are read."""
+    """A file without a number of 64 bits is left out, and the files beside it are read."""
     port = tree.mlx5(symbol_error=1)
     (port / "hw_counters/out_of_buffer").write_text(content)
 

@@ -1,4 +1,4 @@
-"""What tests of the kernel log share."""
+"""Fixtures shared by tests of the kernel log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which GPU the kubelet's device ids mean."""
+"""GPUs by the kubelet's device ids."""
 
 from __future__ import annotations
 

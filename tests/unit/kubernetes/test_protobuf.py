@@ -34,7 +34,7 @@ def test_every_kind_of_field() -> None:
     ],
 )
 def test_broken_messages(message: bytes, reason: str) -> None:
-    """What is cut off, endless or of no known kind is refused, and nothing beyond the end is looked at."""
+    """A message that is cut off, endless or of no known kind is refused, and nothing beyond the end is read."""
     with pytest.raises(ValueError, match=reason):
         list(fields(view(message)))
 

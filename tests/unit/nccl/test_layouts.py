@@ -65,7 +65,7 @@ def test_libraries_that_were_removed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_all_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where all numbers are taken by libraries that are there, the next one is unknown."""
+    """If all numbers are taken by libraries in use, the next layout is unknown."""
     subject = Layouts(Kernel())
     kept = [library(CommunicatorLayout(4 * at), monkeypatch) for at in range(1, MOST)]
     for at, it in enumerate(kept, 1):
@@ -106,6 +106,6 @@ def test_a_library_that_cannot_be_read_for_a_moment(error: OSError, monkeypatch:
 
 @pytest.mark.parametrize("error", [TooLong("2 s"), ElfError("cut short")])
 def test_a_library_that_makes_no_sense(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was read and not understood has the unknown layout, and is read once."""
+    """A file that was read and not understood has the unknown layout, and is read once."""
     reader = Reader(error)
     assert (0, 1) == (read_by(reader, monkeypatch), reader.calls)

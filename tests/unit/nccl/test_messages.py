@@ -1,4 +1,4 @@
-"""What messages cost a process, and how estimates are added to its counts."""
+"""Cost of messages to a process, and estimates added to its counts."""
 
 from __future__ import annotations
 

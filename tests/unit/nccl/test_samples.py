@@ -56,7 +56,7 @@ def test_what_is_not_known_is_left_out() -> None:
 
 
 def test_more_than_fits() -> None:
-    """What a library of their own makes up is cut to what OTLP can carry."""
+    """Numbers made up by a library are cut to the range of OTLP."""
     found = shown(Activity(calls={0: Calls(1, (1 << 64) - 1, (1 << 64) - 1, 0, 0, 1)}))
     assert MOST == only(found, "nccl_collective_bytes_total") == only(found, "nccl_collective_bus_bytes_total")
 

@@ -1,4 +1,4 @@
-"""What is slow, and which collectives RDMA work may belong to."""
+"""Slow calls, and the collectives that RDMA work may belong to."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def took(ns: int, kind: str = "AllReduce") -> object:
 
 
 def test_a_threshold() -> None:
-    """What takes as long as the threshold is slow at once, what takes less is not."""
+    """A call that takes as long as the threshold is slow at once, a shorter one is not."""
     assert [False, True] == [SlowCalls(0.5).slow(took(ns)) for ns in (499 * MS, 500 * MS)]
 
 

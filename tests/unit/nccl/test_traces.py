@@ -69,7 +69,7 @@ def test_a_pair() -> None:
     ],
 )
 def test_what_cannot_be_shared(call: Any, reason: NotShared) -> None:
-    """Where ranks cannot agree a call has a trace of its own, and the reason."""
+    """If ranks cannot agree a call has a trace of its own, and the reason."""
     node = Traces()
     first, second = name(call, node), name(call, Traces())
     assert (reason, "") == (first.not_shared, first.parent_id)

@@ -1,4 +1,4 @@
-"""What is known of the GPUs, for those who need it when they start."""
+"""Facts about the GPUs for collectors that need them at start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What RAS answers, read."""
+"""Parsing of the answers of NCCL's RAS."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_text() -> None:
     ],
 )
 def test_other_json_is_refused(change: dict[str, object]) -> None:
-    """What is no report is one error, not half a report."""
+    """An answer that is no report is one error, not half a report."""
     with pytest.raises(ReportError):
         parse(json.dumps(json.loads(ras.report()) | change))
 

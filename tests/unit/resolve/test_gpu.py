@@ -1,4 +1,4 @@
-"""Which GPU is meant."""
+"""The GPU that an identifier names."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def test_pods_of_one_tick(tmp_path: Path, add: Callable[[str, int], None]) -> No
 def test_a_folder_without_change_is_not_listed_again(
     tmp_path: Path, add: Callable[[str, int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is not in the listing of a folder that has not changed for a second is not looked for."""
+    """A name that is absent from the listing of a folder without changes for a second is not searched for."""
     logs = PodLogs(tmp_path)
     add(A, time.time_ns() - 10_000_000_000)
     assert logs.names("", A)

@@ -1,4 +1,4 @@
-"""What a process's spans belong to in a tracing backend."""
+"""OpenTelemetry resource attributes of a process's spans."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ POD = {"pid": "7", "comm": "python3", "pod": "train-0", "slurm_job_id": "17"}
     ],
 )
 def test_resource(labels: dict[str, str], environ: bytes, expected: dict[str, str]) -> None:
-    """What the process calls itself, else its pod, job or executable; broken attributes are left out."""
+    """The service name is the process's own, else its pod, job or executable; broken attributes are left out."""
     assert expected == resource(labels, environ)
 
 

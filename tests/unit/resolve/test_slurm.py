@@ -48,7 +48,7 @@ def test_other_files(tmp_path: Path, name: str) -> None:
     ],
 )
 def test_lines_that_are_no_jobs(tmp_path: Path, content: bytes, expected: list[str]) -> None:
-    """What does not print or is long is no job, and a file has so many lines and bytes at most."""
+    """A line that is not printable or is long is no job, and the lines and bytes of a file are bounded."""
     (tmp_path / "0").write_bytes(content)
     assert expected == [it.job for it in job_gpus(tmp_path)]
 

@@ -1,4 +1,4 @@
-"""What the /metrics of inference engines have, after their documentation; llama.cpp's is of a server that ran."""
+"""Texts of inference engines' /metrics, after their documentation; llama.cpp's is of a server that ran."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What records of requests mean: models, tokens and times, out of bytes of strangers."""
+"""Interpretation of records of requests: models, tokens and times, from untrusted bytes."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_other_requests_are_no_inference() -> None:
 
 
 def test_late_counts_are_added() -> None:
-    """What ends after a process was read is added to it."""
+    """Counts that end after a process was read are added to its counts."""
     first, late = Activity("vllm"), Activity("vllm")
     answer: Answer = read(record(first=2 * SECOND, flags=EVENT_STREAM))
     first.add(answer)
@@ -201,7 +201,7 @@ def test_span_in_the_client_s_trace() -> None:
 
 @pytest.mark.parametrize("text", ["00-" + "0" * 32 + "-" + "b" * 16 + "-01", "zz", "00-" + "a" * 32 + "-" + "b" * 16])
 def test_invalid_traces_are_ignored(text: str) -> None:
-    """What is no traceparent is no parent."""
+    """Text that is no traceparent is no parent."""
     made = record()
     made.traceparent = text.encode()
     assert "" == labelled(span(made, read(made), "vllm", Clock(), {})).parent_id

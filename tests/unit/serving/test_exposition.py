@@ -53,7 +53,7 @@ def test_vllm() -> None:
     ids=["SGLang", "TensorRT-LLM", "Triton", "Dynamo", "llama.cpp", "TGI"],
 )
 def test_engines(text: str, expected: dict[str, object]) -> None:
-    """What each engine names is there under its own name."""
+    """Series of each engine are there under the engine's own names."""
     assert expected == {it.name: it.value for it in series(text)}
 
 

@@ -64,7 +64,7 @@ def test_blocks_that_refer_to_earlier_ones() -> None:
 
 
 def test_gaps() -> None:
-    """What refers to a block that was lost is not known, and nothing is taken for something else."""
+    """Fields that refer to a lost block are unknown, and none is taken for another."""
     for lost in range(23):
         streams, client = Streams(), hpack.Encoder()
         for number in range(23):
@@ -158,7 +158,7 @@ def test_what_is_not_known() -> None:
 
 
 def test_a_body_that_its_type_contradicts() -> None:
-    """What looks like lines is no stream if it is declared a document; other methods are no requests."""
+    """A body that looks like lines is no stream if declared a document; other methods are no requests."""
     fields = Fields(b"POST", b"/v1/completions", b"200", b"application/json")
     whole = of(fields, flags=EVENT_STREAM | LINES, first=2 * 10**9, gap_ns=5)
     assert (None, ()) == (whole.time_to_first_token, whole.gaps)

@@ -1,4 +1,4 @@
-"""Which processes and files OpenSSL is probed in."""
+"""Processes and files in which OpenSSL is probed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OPEN, SHUT = Protection(seccomp=False, shadow_stack=False), Protection(seccomp=T
 
 
 class Kernel:
-    """What is attached: (program, process, returns) of each link. `followed` are the processes that are."""
+    """Attached links: (program, process, returns) of each. `followed` are the followed processes."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, each: bool = True) -> None:
         self.links: list[tuple[str, int, bool]] = []

@@ -31,7 +31,7 @@ class Course(made_up.Source):
 
 
 def grown(*looks: dict[str, int]) -> list[tuple[str, int, int]]:
-    """What grows after these looks: function, bytes before and now."""
+    """Return the growing stacks after these looks: function, bytes before and now."""
     published = StackProfiles()
     published.publish(Course(*looks))
     made = Growth(published, 600)
@@ -41,7 +41,7 @@ def grown(*looks: dict[str, int]) -> list[tuple[str, int, int]]:
 
 
 def test_a_leak_is_found() -> None:
-    """What grows and never falls is there, the fastest first; what is constant, or was allocated once, is not."""
+    """Stacks that grow and never fall are shown, the fastest first; constant ones, or those allocated once, are not."""
     looks = [{"1/leak": 10 * at, "1/slow": at, "1/weights": 500, "1/once": 7 * (at > 2)} for at in range(1, 7)]
 
     assert [("leak", 10, 60), ("slow", 1, 6)] == grown(*looks)
@@ -85,7 +85,7 @@ def test_stacks_of_one_name_are_added_up() -> None:
 
 
 def test_a_window_moves() -> None:
-    """What grew before the window counts no more."""
+    """Growth before the window no longer counts."""
     rising = [*range(1, 12)]
 
     assert [("f", 1, 11)] == grown(*({"1/f": size} for size in rising))

@@ -1,4 +1,4 @@
-"""What a profile consists of."""
+"""Parts of a profile."""
 
 from __future__ import annotations
 

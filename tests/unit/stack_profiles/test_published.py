@@ -1,4 +1,4 @@
-"""Where profiles are published, and the frozen ones."""
+"""Publication of profiles, and the frozen ones."""
 
 from __future__ import annotations
 

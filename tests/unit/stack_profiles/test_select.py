@@ -1,4 +1,4 @@
-"""What changed between two profiles, also where the source added up processes that have ended."""
+"""Difference of two profiles, also where the source added up processes that have ended."""
 
 from __future__ import annotations
 

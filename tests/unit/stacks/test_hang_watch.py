@@ -1,4 +1,4 @@
-"""When a profile of a hang is kept, and of which processes."""
+"""Conditions for keeping a profile of a hang, and the processes in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the ledger makes of stacks and allocations, in whichever order they come."""
+"""The ledger of stacks and allocations, in whichever order they come."""
 
 from __future__ import annotations
 

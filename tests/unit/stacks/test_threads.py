@@ -37,7 +37,7 @@ def test_a_thread_that_runs(tmp_path: Path, content: str) -> None:
 
 
 def test_without_the_capability(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the stack may not be read, the function that the thread waits in is known; one that runs has 0 there."""
+    """Without permission to read the stack, the function in which a thread waits is known; a running thread has 0."""
     read = Path.read_text
 
     def refuse(path: Path, *arguments: Any, **names: Any) -> str:

@@ -69,7 +69,7 @@ def test_hostlists(expression: str, names: str, others: str) -> None:
     ["", ",", "a,,b", "a[", "a]", "a[]", "a[1-]", "a[x]", "a[1-2-3]", "a[1],", "a[99999999999]", "a b", "n[1]" * 9],
 )
 def test_no_hostlists(expression: str) -> None:
-    """What is no hostlist, or stands for too much, is an error."""
+    """Text that is no hostlist, or stands for too many hosts, is an error."""
     with pytest.raises(ValueError, match=r"hostlist"):
         matches(expression, "a")
 
@@ -106,7 +106,7 @@ def test_slurm(tmp_path: Path, name: str, text: str) -> None:
     ],
 )
 def test_wrong_slurm_files(tmp_path: Path, name: str, text: str, why: str) -> None:
-    """What is no topology is one error, in a moment."""
+    """A file without a topology is one error, in a moment."""
     (path := tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match=why):
         slurm.place(path, "n1")

@@ -1,4 +1,4 @@
-"""Which constants reach a call: on arm64, for which nothing here links stand-ins, and where x86-64 code branches."""
+"""Constants that reach a call: on arm64, for which nothing here links stand-ins, and at branches of x86-64."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_arm64(site: int, tables: set[int]) -> None:
 
 
 def test_ways_join() -> None:
-    """Where two ways meet, both their constants may be there; a call leaves nothing of an argument."""
+    """After two paths join, the constants of both may be there; a call leaves nothing of an argument."""
     assert {0x12: {0x1000, 0x2000}, 0x17: UNKNOWN} == Code(X86_64, assemble(X86), 0).constants_at({0x12, 0x17}, 1)
 
 

@@ -203,7 +203,7 @@ def test_read_sorts_by_process() -> None:
 
 @pytest.mark.parametrize("raw", [b"../../etc\0", b"\xff\xfe\0", b"a b\0", b".\0", b"\0", b"-x\0"])
 def test_names_that_are_no_device(raw: bytes) -> None:
-    """What a process's memory holds instead of a device's name leads nowhere."""
+    """Contents of a process's memory that are no device name lead nowhere."""
     assert "" == device_name(raw)
 
 

@@ -1,4 +1,4 @@
-"""What destroyed queue pairs had posted is kept for five minutes, and what comes late is added."""
+"""Counts of destroyed queue pairs are kept for five minutes, and late ones are added."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_records_in_the_ring_buffer_when_the_process_ends() -> None:
 
 
 def test_late_counts_are_added_beside_readers() -> None:
-    """What comes after the end of a process is added to new tables: whoever reads the old ones is not disturbed."""
+    """Counts after the end of a process are added to new tables: readers of the old ones are not disturbed."""
     one, late, life = Activity(), Activity(), QpId("rxe0", 3, 5)
     for activity in (one, late):
         activity.calls[life] = 2

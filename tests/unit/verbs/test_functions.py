@@ -31,7 +31,7 @@ def test_calls_are_those_of_the_header() -> None:
 
 
 def test_places_are_those_of_the_program() -> None:
-    """What bpf/verbs/learn.bpf.h and bpf/verbs/verbs.h number is where it is here."""
+    """Numbers in bpf/verbs/learn.bpf.h and bpf/verbs/verbs.h equal the positions in the tables here."""
     text = (BPF / "verbs/learn.bpf.h").read_text()
     placed = {name: int(place) for name, place in re.findall(r"\bcall_(\w+) = (\d+)", text)}
     named = {call.removeprefix("wr_"): place for place, call in enumerate(QP_CALLS)}

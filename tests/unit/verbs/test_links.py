@@ -16,7 +16,7 @@ from tests.nodes import make_node
     ("received", "expected"), [(False, ("early",)), (True, ("late", "early"))], ids=["sent", "received"]
 )
 def test_links(monkeypatch: pytest.MonkeyPatch, received: bool, expected: tuple[str, ...]) -> None:
-    """What is sent, to those called before it was posted; what is received, to those before it came."""
+    """Sent messages link to collectives called before the post; received ones, to those before the completion."""
     monkeypatch.setattr(verbs, "span_of", lambda *_: Span("rdma", "t", "s", 0, 0, {}, {}))
     spans: list[Span] = []
     who: Any = SimpleNamespace(labels=lambda pid: {})

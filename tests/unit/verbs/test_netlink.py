@@ -85,7 +85,7 @@ def test_queue_pairs_of_two_devices() -> None:
     ids=["refused", "failed on the way", "cut short", "an attribute too short", "a message too short"],
 )
 def test_an_answer_that_is_no_list(answer: bytes, code: int) -> None:
-    """What the kernel refuses, or what contradicts itself, is an error with its number."""
+    """A refusal of the kernel, or an answer that contradicts itself, is an error with its number."""
     with pytest.raises(OSError) as raised:
         dump(Socket(answer))
     assert code == raised.value.errno

@@ -1,4 +1,4 @@
-"""How often a thread may poll while it is observed."""
+"""Number of polls that a thread may make while observed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was posted stays counted when its process has ended or its queue pair is destroyed."""
+"""Posted requests stay counted after the end of their process or queue pair."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_sums_stay() -> None:
 
 
 def test_a_row_that_is_missing_for_a_moment() -> None:
-    """What is on its way from the kernel to the exporter is not counted twice; a later one of its name is."""
+    """Counts on their way from the kernel to the exporter count once; a later row of the same name counts too."""
     now = 0
     sums = PostedSums(lambda: now)
     sums.see({"a": (ONE, 100)}, ())

@@ -1,4 +1,4 @@
-"""What the governor gets of posts, and what estimates add."""
+"""Tallies of posts for the governor, and the counts that estimates add."""
 
 from __future__ import annotations
 

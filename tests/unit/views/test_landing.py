@@ -233,7 +233,7 @@ def test_unknown_is_no_zero() -> None:
 
 
 def test_nothing_seen_is_known_only_where_somebody_looked() -> None:
-    """Where the collectors of calls do not work, the page has no 0 and no "none" for what they would have seen."""
+    """If the collectors of calls do not work, the page has no 0 and no "none" for their numbers."""
     success = Metric("accel_exporter.collector.success", "", Kind.GAUGE, labels=("collector",))
     search = Metric("accel_exporter.source.age", "", Kind.GAUGE, "s", labels=("source",))
 

@@ -1,4 +1,4 @@
-"""What is plotted, as it is read from samples."""
+"""Plotted values, as read from samples."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def works(collector: str) -> Sample:
     ],
 )
 def test_queue_pair(info: dict[str, str], peer: str) -> None:
-    """What a queue pair sent in all opcodes, its peer, its state, and the NACK ratio of its port."""
+    """The row of a queue pair has its bytes in all opcodes, its peer, its state, and the NACK ratio of its port."""
     who = {"pid": "7", "comm": "nccl", "device": "mlx5_0", "qp": "200"}
     page = LandingPage().render(
         [

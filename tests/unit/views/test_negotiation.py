@@ -1,4 +1,4 @@
-"""Which format a client gets, by its Accept and Accept-Encoding headers."""
+"""The format for a client, by its Accept and Accept-Encoding headers."""
 
 from __future__ import annotations
 

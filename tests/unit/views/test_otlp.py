@@ -260,7 +260,7 @@ def test_series_given_twice_is_sent_once() -> None:
 
 
 def test_other_exporters_names_are_left_out() -> None:
-    """What is there for compatibility in another exporter's names on /metrics has no OpenTelemetry name to send."""
+    """Metrics of /metrics in another exporter's names, for compatibility, have no OpenTelemetry name to send."""
     foreign = Metric("DCGM_FI_DEV_GPU_TEMP", "Temperature.", Kind.GAUGE, literal=True)
 
     assert [] == encoded(foreign.sample(40))

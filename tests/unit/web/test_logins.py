@@ -82,7 +82,7 @@ def test_peers_without_wrong_passwords_are_first() -> None:
 
 
 def test_one_peer_waits_with_few() -> None:
-    """What one peer sends beyond its share is refused; others wait."""
+    """Logins of one peer beyond its share are refused; others wait."""
 
     async def scene(comparing: Comparing) -> None:
         for number in range(10):
