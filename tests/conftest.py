@@ -1,4 +1,4 @@
-"""What test folders share: the marker for tests that need BPF, and compilers for small libraries and objects."""
+"""Fixtures of all test folders: the marker for tests that need BPF, and compilers of small libraries and objects."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def tracefs() -> None:
 
 @pytest.fixture(params=[True, False], ids=["multi", "perf"])
 def multi(request: pytest.FixtureRequest) -> bool:
-    """Whether uprobes are attached by multi-uprobe links or, as on older kernels, by a perf event each: both."""
+    """Return whether uprobes are attached by multi-uprobe links or, as on older kernels, by a perf event each: both."""
     if request.param and not multi_uprobes_supported():
         pytest.skip("this kernel has no multi-uprobe links (Linux 6.6)")
     return bool(request.param)

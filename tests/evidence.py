@@ -1,4 +1,5 @@
-"""What each feature has run on, by the markers of the tests: `python -m tests.evidence` prints docs/evidence.md.
+"""Platforms that each feature has run on, by the markers of the tests: `python -m tests.evidence` prints
+docs/evidence.md.
 
 A test, or a module by `pytestmark`, carries `pytest.mark.evidence(feature="…", on="…")`, in literals: the page is made
 from the source, without running or importing any test.
@@ -25,7 +26,7 @@ GROUNDS = {
     "emulate.",
     "real hardware": "The device itself.",
 }
-"""What a test may run on, the weakest first."""
+"""Platforms that a test may run on, the weakest evidence first."""
 
 FEATURES = {
     "CUDA memory": "memory",
@@ -101,7 +102,7 @@ GPU_CHECKS: Mapping[int, tuple[str, ...]] = {
     7: ("CUDA work by GPU",),
     8: ("NCCL calls and bytes", "NCCL communicators in memory"),
 }
-"""What an `ok` of each check of `make test-gpu` shows (tests/gpu/README.md)."""
+"""Features that an `ok` of each check of `make test-gpu` shows (tests/gpu/README.md)."""
 
 COMMANDS = {
     "tests/drivers/test_ipmi_network.py": "make test",
@@ -115,7 +116,7 @@ COMMANDS = {
     "tests/real": "make test-real",
     "tests": "make test",
 }
-"""What runs a file; the first that it begins with."""
+"""Command that runs a file; the first entry that the file's path begins with."""
 
 PLATFORM = "platform and output"
 HEAD = """<!-- Written by `make docs` from the markers of the tests; do not edit. -->
@@ -132,7 +133,7 @@ those tests and compared with them in `make test`: it cannot claim what no test 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a file's test of a feature runs on."""
+    """The platform of a file's test of a feature."""
 
     feature: str
     on: str
@@ -168,7 +169,7 @@ def markers(source: str, file: str) -> Iterator[Evidence]:
 
 
 def on_a_gpu(results: str) -> list[Evidence]:
-    """What a table of `make test-gpu` shows: features of checks that are ok in every row."""
+    """Return the evidence of a table of `make test-gpu`: features of checks that are ok in every row."""
     outcomes: dict[int, set[str]] = {}
     for number, outcome in re.findall(r"^\| (\d+) \| [^|]+ \| ([^|]+) \| [^|]+ \|$", results, re.MULTILINE):
         outcomes.setdefault(int(number), set()).add(outcome)
@@ -202,7 +203,7 @@ def link(file: str) -> str:
 
 
 def command(file: str) -> str:
-    """What runs the file."""
+    """Return the command that runs the file."""
     if file == "docs/gpu-results.md":
         return COMMANDS["tests/gpu"]
     return next(it for beginning, it in COMMANDS.items() if file.startswith(beginning))

@@ -1,4 +1,4 @@
-"""Which series names the code declares, and which ones a PromQL expression uses."""
+"""Names of series: those that the code declares, and those that a PromQL expression uses."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import pytest
 _SECONDS = 240
 _ROOTS = Path(__file__).parents[1] / "build" / "debian-roots"
 _MERGED = ("bin", "lib", "lib64")
-"""What a root of unpacked packages lacks: links into /usr, which a package's script makes."""
+"""Links into /usr that a root of unpacked packages lacks, as the script of a package makes them."""
 
 
 class NotAvailable(Exception):
@@ -51,7 +51,7 @@ class Release:
         _run(["apt-get", "-qq", *self._options, "update"], folder)
 
     def needs(self, package: str) -> list[str]:
-        """What a package depends on first of all."""
+        """Return the packages that a package depends on directly."""
         lines = _run(["apt-cache", *self._options, "depends", "--important", package], self._folder).splitlines()
         return [line.partition(":")[2].strip() for line in lines if line.strip().startswith("Depends:")]
 
@@ -101,7 +101,7 @@ def root_with(package: str, suite: str) -> Path:
 
 
 def _mirror() -> str:
-    """Where this machine gets Debian from."""
+    """Return the URI of this machine's Debian mirror."""
     found = _run(
         ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages", "Label: Debian"], Path()
     )

@@ -28,7 +28,7 @@ class Rocm:
     folder: str
     packages: Sequence[str]
     loads: bool = True
-    """Whether the packages are all that the library needs."""
+    """True if the library needs no further packages."""
 
     def root(self) -> Path:
         """The root of the packages' files. Skips with the reason where there are none; fails with REQUIRE_WHEELS=1."""

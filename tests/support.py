@@ -1,4 +1,4 @@
-"""What tests of all folders share."""
+"""Helpers shared by tests of all folders."""
 
 from __future__ import annotations
 

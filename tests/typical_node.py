@@ -87,7 +87,7 @@ def _uuid(gpu: int) -> str:
 
 
 def verbs_activity(run: int, rank: int, turn: int) -> verbs.Activity:
-    """What a rank's queue pairs did until so many seconds after its start."""
+    """Return the activity of a rank's queue pairs until `turn` seconds after the start of the rank."""
     device, control, activity = f"mlx5_{rank}", Control(), verbs.Activity()
     for queue in range(QUEUE_PAIRS):
         number = 0x1000 + (run * RANKS + rank) * QUEUE_PAIRS + queue
@@ -221,7 +221,7 @@ _LINK_READINGS = [it.key for readings in LINK.values() for it in readings][:11]
 
 
 _NOT_HOPPER = ("retired_pages", "vgpu")
-"""What an H100 that is no vGPU does not have."""
+"""Readings that an H100 that is no vGPU does not have."""
 
 
 def gpus(turn: int = 1) -> Iterator[Sample]:
@@ -244,7 +244,7 @@ def gpus(turn: int = 1) -> Iterator[Sample]:
 
 
 def probes(turn: int = 1) -> Iterator[Sample]:
-    """What the exporter has about its probes: each of the CUDA driver's functions in one library."""
+    """Yield the exporter's samples of its probes: each of the CUDA driver's functions in one library."""
     for function in FUNCTIONS:
         if function.layer == "driver":
             of = {"probe": "cuda", "symbol": function.name}
@@ -265,7 +265,7 @@ def ports(sys: Path) -> list[Sample]:
 
 
 def jobs() -> Iterator[Sample]:
-    """What launchers named of each rank."""
+    """Yield the launchers' names of each rank."""
     for rank in range(RANKS):
         place = {"rank": str(FIRST + rank), "world_size": str(WORLD)}
         of = {"workload": "pretrain", "workload_kind": "torchrun", **place}
@@ -283,7 +283,7 @@ def pci(turn: int = 1) -> Iterator[Sample]:
 
 
 def own() -> list[Sample]:
-    """What the exporter has about itself: its process, and a state of each collector that is on by default."""
+    """Return the exporter's samples of itself: its process, and a state of each collector that is on by default."""
     states = (
         CollectorState(name, Health.OK, 0.01, series=1000) for name, it in discover.collectors().items() if it.default
     )

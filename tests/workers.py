@@ -16,7 +16,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 STANDINS = ROOT / "tests" / "standins"
 VARIABLE = "ACCEL_TESTS_FOLDERS"
-"""Where a worker and what it starts have libraries of their own, separated by colons; not set without workers."""
+"""Variable with the folders of a worker's own libraries, separated by colons; not set without workers."""
 _OF_TESTS = re.compile(r"/(popen-gw\d+|build/workers/gw\d+|tests/standins/build)/")
 """In paths of files that a test made: pytest's folder of a worker, and the folders of stand-ins of each checkout."""
 _AT_START = f"""
@@ -67,7 +67,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def is_anothers(path: str) -> bool:
-    """Whether a file is one of tests, but not of this worker's."""
+    """Return whether a file belongs to tests, but not to this worker."""
     own = os.environ.get(VARIABLE, "").split(":")
     return bool(_OF_TESTS.search(path)) and not path.startswith(tuple(f"{folder}/" for folder in own))
 

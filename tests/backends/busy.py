@@ -92,7 +92,7 @@ def busy(folder: Path, *flags: str, **variables: str) -> Iterator[Busy]:
 
 
 def attached(node: Busy, library: str) -> bool:
-    """Whether every probe of the library is attached."""
+    """Return whether every probe of the library is attached."""
     prefix = f'accel_exporter_probe_attached{{library="{node.libraries / library}"'
     lines = [line for line in node.exporter.get("/metrics")[1].splitlines() if line.startswith(prefix)]
     return bool(lines) and all(line.endswith(" 1") for line in lines)

@@ -61,7 +61,7 @@ def environment(name: str) -> Path:
 
 
 def _fetched(name: str, wanted: str, fetch: Callable[[Path, str], None]) -> Path:
-    """What is there is taken if it is what is wanted: a file in it names that, written last."""
+    """Return a fetched folder; fetch again unless its stamp file, which is written last, names the wanted version."""
     folder, stamp = FOLDER / name, FOLDER / name / ".fetched"
     with _alone(name):
         if not stamp.exists() or stamp.read_text() != wanted:

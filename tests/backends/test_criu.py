@@ -1,4 +1,4 @@
-"""What CRIU makes of a probed process: docs/faq.md has these results."""
+"""Checkpoint and restore of a probed process by CRIU: docs/faq.md has the results."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _launches(observed: Observed, job: Checkpoint) -> int:
 
 
 def _is_probed(job: Checkpoint) -> bool:
-    """Whether the code of the library differs in a new process from that in the file."""
+    """Return whether a new process's code of the library differs from the code in the file."""
     environment = os.environ | {"LD_LIBRARY_PATH": str(job.library.parent)}
     with subprocess.Popen([job.library.parent / "job"], env=environment) as process:
         time.sleep(1)

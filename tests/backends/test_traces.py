@@ -87,7 +87,7 @@ def complete(spans: list[Kept], node: Busy) -> bool:
 
 
 def compare(spans: list[Kept], node: Busy) -> None:
-    """What is kept of the job, against what the job did."""
+    """Compare the kept spans of the job with the job's actions."""
     job = of_the_job(spans, node)
     by_rank = [[it for it in job if it.attributes["process.pid"] == rank.pid] for rank in node.ranks]
     assert [OF_A_RANK] * 2 == [dict(Counter(it.name for it in spans)) for spans in by_rank]

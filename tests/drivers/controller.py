@@ -114,7 +114,7 @@ class Controller:
 
 
 def missing() -> str:
-    """What is not installed that the tests need; empty when all is."""
+    """Return the missing programs that the tests need, as a sentence; empty if all are installed."""
     packages = {SIMULATOR: "openipmi", "ipmi-sensors": "freeipmi-tools"}
     path = f"{os.environ['PATH']}:/usr/sbin"
     lacking = [package for program, package in packages.items() if not shutil.which(program, path=path)]

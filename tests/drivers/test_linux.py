@@ -1,4 +1,4 @@
-"""What Linux' own drivers report of simulated hardware, in a virtual machine: a management controller and a drive.
+"""Reports of Linux' own drivers on simulated hardware in a virtual machine: a management controller and a drive.
 
 The machine's KCS interface leads to OpenIPMI's simulator; the NVMe drive is QEMU's.
 """

@@ -117,7 +117,7 @@ def busy_node(folder: Path) -> Iterator[Exporter]:
 
 
 def _probed(metrics: str, provider: str) -> bool:
-    """Whether the calls of libibverbs and those of the provider are probed, all of them."""
+    """Return whether calls of libibverbs and of the provider are probed, all of them."""
     lines = [line for line in metrics.splitlines() if line.startswith("accel_exporter_probe_attached{")]
     verbs = [line for line in lines if 'probe="verbs"' in line]
     both = any(provider in line for line in verbs) and any("ibv_create_qp" in line for line in verbs)

@@ -55,7 +55,7 @@ LIVELY: Mapping[str, object] = {
 
 
 def _counts(share: int) -> dict[str, float]:
-    """What a port of an adapter counts in half a second: so many times 1 MB/s, a little loss, a few late receivers."""
+    """Return counts of a port in half a second: `share` times 1 MB/s, a little loss, a few late receivers."""
     return {
         "counters/port_xmit_data": 125_000 * share,
         "counters/port_rcv_data": 110_000 * share,
@@ -213,7 +213,7 @@ class Scene:
         stack.callback(self._stop.set)
 
     def _count(self) -> None:
-        """What passes two ports: 40 MB/s and 25 MB/s, a little loss, a late receiver; what an AMD GPU does."""
+        """Count on two ports (40 MB/s and 25 MB/s, a little loss, a late receiver) and on an AMD GPU."""
         for step in range(1, 1 << 30):
             if self._stop.wait(0.5):
                 return

@@ -167,7 +167,7 @@ def test_check_custom(folder: Path, headers: str) -> None:
 
 
 def test_without_tracefs(run: Callable[..., Exporter], folder: Path, headers: str) -> None:
-    """Where tracefs is not mounted, the log, check-custom and the doctor name it and the command that mounts it."""
+    """Without a mounted tracefs, the log, check-custom and the doctor name the command that mounts tracefs."""
     given = (f"--custom.dir={folder}", f"--custom.kernel-headers={headers}")
     alone = ("unshare", "--mount", "sh", "-c", WITHOUT_TRACEFS, "-")
     reason = "tracefs is not mounted, and bcc finds tracepoints only there"

@@ -115,7 +115,7 @@ def test_the_late_rank(standins: None) -> None:
     """Of four ranks the one that comes 35 ms late is shown with that lag, the others with far less."""
 
     def enough(line: str) -> bool:
-        """Whether the lags since the line before are those: on a busy machine others may come late at times."""
+        """Return whether the lags since the last line are as expected: on a busy machine others may be late too."""
         found = re.search(
             r"NCCL 4 ranks · .*"
             r"ranks late by rank 0 (\S+ \S+) · rank 1 (\S+ \S+) · rank 2 (\S+) ms · rank 3 (\S+ \S+) \|",
@@ -265,7 +265,7 @@ def test_a_job_that_cannot_start_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_a_process_that_ends_is_shown_with_its_output(tmp_path: Path) -> None:
-    """When the exporter ends, the demo's error has its status and the end of its output."""
+    """The demo's error after the end of the exporter has its status and the end of its output."""
     with (tmp_path / "log").open("a+b") as log, demo.Demo("http://127.0.0.1:1/", log) as running:
         running.start("the exporter", ["sh", "-c", "echo no such flag; exit 2"])
         with pytest.raises(demo.DemoError, match="(?s)^the exporter ended with status 2; .*\nno such flag"):

@@ -77,7 +77,7 @@ def test_late_rank_is_the_one_that_is_late(node: Exporter) -> None:
         return {row[1]: row[rows[0].index("arrives late by (mean)")] for row in rows[1:]}
 
     def named(lags: dict[str, str]) -> bool:
-        """Whether it is that one, on average over all calls so far: a busy machine delays some of any rank's."""
+        """Return whether the late rank is the expected one, on average: a busy machine delays calls of any rank."""
         lag = lags.pop("2 of 4")
         others = all(it.endswith("µs") or float(it.removesuffix(" ms")) < 25 for it in lags.values())
         return others and 25 < float(lag.removesuffix(" ms")) < 60

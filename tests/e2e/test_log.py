@@ -68,7 +68,7 @@ class Piped(Exporter):
 
     @property
     def log(self) -> str:
-        """What has been written since the last time."""
+        """Text written since the last read."""
         text = b""
         with suppress(BlockingIOError):
             while True:
@@ -103,7 +103,7 @@ def test_a_reader_that_has_stopped(piped: Piped) -> None:
 
 
 def test_a_reader_that_goes_on(piped: Piped) -> None:
-    """What the queue held meanwhile is not lost, and the last lines before the end are written."""
+    """Lines queued while the reader paused are not lost, and the last lines before the end are written."""
     piped.fill()
     for _ in range(3):
         piped.reload()

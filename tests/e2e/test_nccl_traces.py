@@ -134,7 +134,7 @@ class Member(Rank):
 
 @dataclass
 class Seen:
-    """What was seen, phase by phase. Spans by trace."""
+    """Observations, phase by phase. Spans by trace."""
 
     traces: dict[str, dict[str, list[Any]]] = field(default_factory=dict)
     lags: dict[int, tuple[float, float]] = field(default_factory=dict)

@@ -17,7 +17,7 @@ UNITS = [
     *(f"tests/unit/test_{name}.py" for name in ("discover", "evidence", "option_sources", "settings")),
     *(f"tests/program/{name}.py" for name in ("test_docs", "bpf/test_stacks", "nvml/test_docs")),
 ]
-"""What looks at all collectors, by file: to collect every unit test takes longer than to run these."""
+"""Test files that examine all collectors: to collect every unit test takes longer than to run these."""
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,7 @@ def limited(count: int) -> tuple[str, ...]:
 
 @pytest.mark.parametrize("count", [128, 48, 32])
 def test_few_descriptors(run: Callable[..., Exporter], count: int) -> None:
-    """What has no room is left out; scrapes and health checks are answered, and the end is in order."""
+    """Probes without descriptors are left out; scrapes and health checks succeed, and the exporter ends in order."""
     exporter = run(prefix=limited(count)).await_ready()
 
     for _ in range(5):

@@ -73,7 +73,7 @@ def attributes(point: Any) -> dict[str, Any]:
 
 
 def attached(exporter: Exporter, job: Script) -> bool:
-    """Whether all probes of the job's library are, those of returns too."""
+    """Return whether all probes of the job's library are attached, return probes included."""
     prefix = f'accel_exporter_probe_attached{{library="{next(iter(job.libraries))}"'
     lines = [line for line in exporter.get("/metrics")[1].splitlines() if line.startswith(prefix)]
     return bool(lines) and all(float(line.rpartition(" ")[2]) for line in lines)
@@ -105,7 +105,7 @@ def test_every_span_of_a_known_job_arrives(exporter: Exporter, sink: HttpSink) -
 
 
 def test_metrics_of_a_known_job_are_the_pages(exporter: Exporter, sink: HttpSink) -> None:
-    """What the collector gets of a job at rest is what /metrics shows of it."""
+    """The OTLP collector's metrics of a job at rest equal those of /metrics."""
     with Script() as job:
         exporter.await_(lambda: attached(exporter, job))
         job.run("for _ in range(23): lib.cuLaunchKernel()")

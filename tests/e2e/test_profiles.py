@@ -71,8 +71,9 @@ def pages(exporter: Exporter) -> Sequence[str]:
 
 
 def agree(exporter: Exporter, launches: int, found: list[list[Counter[str]]]) -> bool:
-    """Whether pages of all profiles have the same sums; they are added to `found` then. Pages that are read one after
-    the other differ as long as one has more of the last calls than another."""
+    """Return whether pages of all profiles have the same sums, and add these to `found` then. Pages that are read one
+    after the other differ as long as one has more of the last calls than another.
+    """
     debug, *others = (counted(it) for it in pages(exporter))
     if debug[LAUNCHES] != launches or any({it: debug[it] for it in other} != other for other in others):
         return False

@@ -94,7 +94,7 @@ class Job:
 
 @dataclass
 class Seen:
-    """What the run showed. Rates are a pair: by Prometheus, and the job's own from its first scrape to its last.
+    """Results of the run. Rates are a pair: by Prometheus, and the job's own from its first scrape to its last.
 
     A job that was late catches up at once, which Prometheus sees only if it happens between two scrapes.
     """
@@ -111,7 +111,7 @@ class Seen:
     """Number of series returned, or the refusal, by dashboard, panel title and letter."""
     rules: list[Any] = field(default_factory=list)
     kept: list[bool] = field(default_factory=list)
-    """Whether the ended job had series: just after its end, after the retention, after the exporter's restart."""
+    """True if the ended job had series: just after its end, after the retention, after the exporter's restart."""
     resets: float = 0
     """Of the lasting job's counter."""
     frozen: set[frozenset[tuple[str, str]]] | None = None

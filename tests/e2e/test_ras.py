@@ -54,7 +54,7 @@ def test_job(job: tuple[Exporter, ExitStack]) -> None:
 
 
 def test_another_job(job: tuple[Exporter, ExitStack]) -> None:
-    """What listens there and reports other communicators only is not believed, and the log has the reason."""
+    """A server that reports other communicators only is not trusted, and the log has the reason."""
     exporter, stack = job
     start(stack, str(ROOT / "tests/standins/ras.py"), "28028", "another")
 

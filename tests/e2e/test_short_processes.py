@@ -57,7 +57,7 @@ BUDGET_SECONDS = 1.0
 TRIALS = 3
 """The least cost of several storms counts: other work on a machine only adds to it."""
 REFERENCE_SECONDS = 0.12
-"""What slowness() runs takes on the machine the budget is for."""
+"""CPU time of the work of slowness() on the machine of the budget, in seconds."""
 SETTLED = 0.03
 """Processor time in a second at most, once what follows the first library is over."""
 DRIVER_JOB = (BUILD / "workload", "--layer", "driver")
@@ -85,7 +85,7 @@ class Node:
         subprocess.run(arguments, env=environment, check=True)
 
     def shows_job(self, page: str) -> bool:
-        """Whether a page has the launches of the job that goes on."""
+        """Return whether a page has the launches of the job that continues."""
         line = (
             rf'^gpu_cuda_api_calls_total\{{api="cuLaunchKernel",[^}}]*pid="{self.job.pid}"[^}}]*\}} {OTHERS_LAUNCHES}$'
         )
@@ -132,7 +132,7 @@ def scraped(exporter: Exporter, every: float) -> Iterator[list[str]]:
 
 
 def slowness() -> float:
-    """How many times longer a known piece of work takes here and now than on the machine the budgets are for."""
+    """Return by how many times a known piece of work takes longer here and now than on the machine of the budgets."""
     program = "import time; sum(i * i for i in range(2_000_000)); print(time.process_time())"
     took = [float(subprocess.check_output([sys.executable, "-S", "-c", program])) for _ in range(3)]
     return max(1.0, statistics.median(took) / REFERENCE_SECONDS)

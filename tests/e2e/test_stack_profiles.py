@@ -171,7 +171,7 @@ class Node:
         ]
 
     def is_seen(self) -> bool:
-        """Whether calls of both jobs are seen, with the functions of Python."""
+        """Return whether calls of both jobs are seen, with the functions of Python."""
         assert [self.native.go("try"), self.python.go("try")] == ["freed 0", "freed"]
         samples = self.samples("gpu_alloc")
         seen = [called_by(it, "main") for it in of(samples, self.native.pid)]

@@ -38,5 +38,5 @@ def run(machine: Machine) -> Iterator[Row]:
 
 
 def returns(page: Scrape) -> bool:
-    """Whether allocations are seen to return: entries are attached before, and show launches."""
+    """Return whether returns of allocations are seen: entry probes are attached before, and show launches."""
     return bool(page.total("accel_exporter_probe_attached", symbol="cuMemAlloc_v2"))

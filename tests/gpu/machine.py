@@ -1,4 +1,4 @@
-"""Where the checks run: a machine with a GPU, or the stand-ins; the exporter and jobs as processes of their own."""
+"""Machine of the checks: one with a GPU, or the stand-ins; the exporter and jobs as processes of their own."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Machine:
         raise CannotRun(f"there is no {name} on this machine; LD_LIBRARY_PATH may name its folder")
 
     def python(self, *arguments: str, **options: Any) -> Any:
-        """What a module of ours prints as JSON, in a process of its own. Raises CannotRun with its last error."""
+        """Run a module of this repository; return its JSON output. Raises CannotRun with its last error."""
         done = subprocess.run(
             [sys.executable, "-m", *arguments],
             cwd=ROOT,
@@ -206,7 +206,7 @@ class Job:
                 stream.close()
 
     def run(self, loop: str, steps: int) -> dict[str, Any]:
-        """What the job did, by its own account. Raises CannotRun when it ended."""
+        """Return the job's own account of a run. Raises CannotRun when the job ended."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps({"loop": loop, "steps": steps}) + "\n")

@@ -33,10 +33,10 @@ NOBODY = 65534
 PLAUSIBLE = {"temperature_c": (1, 110), "power_mw": (5_000, 2_000_000), "memory_bytes": (1 << 30, 1 << 40)}
 PLAUSIBLE |= {"utilization_percent": (0, 100), "clock_sm_mhz": (50, 5000), "pcie_width": (1, 16)}
 ENERGY_AGREES = 0.5
-"""How far the energy counter's slope may be from NVML's power, as a share: a wrong unit is 1000 times off."""
+"""Greatest relative difference between the energy counter's slope and NVML's power: a wrong unit is 1000 times off."""
 
 CALL_AGREES = 0.01
-"""How far a call may be from the field before and after it, as a share: the driver may update them at other times."""
+"""Greatest relative difference of a call to the field before and after: the driver may update them at other times."""
 
 
 def run(machine: Machine) -> Iterator[Row]:
@@ -176,7 +176,7 @@ def _energy(nvml: NvmlLibrary, device: GpuTarget) -> int | float | None:
 
 
 def _gpm(nvml: NvmlLibrary, device: GpuTarget) -> str:
-    """Which ids give a number between two samples, one request each."""
+    """Return the GPM ids that give a number between two samples, one request each, or the reason for none."""
     try:
         if not nvml.call("nvmlGpmQueryDeviceSupport", device.handle).isSupportedDevice:
             return "not supported by this GPU"

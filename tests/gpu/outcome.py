@@ -1,4 +1,4 @@
-"""What a check gives: rows of one table."""
+"""The outcome of a check: rows of one table."""
 
 from __future__ import annotations
 

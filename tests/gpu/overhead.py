@@ -11,7 +11,7 @@ from tests.gpu.outcome import CANNOT, Row, expect
 NUMBER = 5
 SECONDS = 2.0
 MOST = {"plain": 1.01, "eager": 1.01, "tiny": 1.35}
-"""How much longer a loop may take: a training step 1 %; for launches alone it is the cost of a hit over a launch's."""
+"""Greatest ratio of a loop's times: a training step 1 %; for launches alone the cost of a hit over a launch's."""
 
 
 def run(machine: Machine) -> Iterator[Row]:

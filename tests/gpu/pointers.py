@@ -37,7 +37,7 @@ def run(machine: Machine) -> Iterator[Row]:
 
 
 def compare(path: str) -> dict[str, object]:
-    """Which names give a pointer, and whether it is one of a hooked symbol; for the versions 12.0 and the driver's."""
+    """Return the names that give a pointer, and whether to a hooked symbol; for the versions 12.0 and the driver's."""
     driver = ctypes.CDLL(path)
     driver.cuInit(0)  # fails without a GPU; the pointers are there all the same
     names = [function.name for function in FUNCTIONS if function.layer == "driver"]

@@ -41,7 +41,7 @@ def run(machine: Machine) -> Iterator[Row]:
 
 
 def places(path: Path, symbols: list[str]) -> tuple[dict[str, tuple[Function, Placement]], dict[str, str]]:
-    """Where each symbol that the library has is probed, and why not where it cannot be. Raises OSError, ElfError."""
+    """Return the place of each symbol that the library has, and reasons for those without. Raises OSError, ElfError."""
     placed, problems = {}, {}
     with Elf.open(path) as elf:
         for name, function in elf.functions(symbols).items():

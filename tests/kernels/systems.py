@@ -34,7 +34,7 @@ ROOT_LINKS = {
     "etc/group": "../usr/share/base-passwd/group.master",
     "usr/bin/awk": "mawk",
 }
-"""What scripts of the packages would make."""
+"""Links that the packages' install scripts would make."""
 TEST_TOOLS = ("hypothesis", "pytest", "pytest-timeout")
 """Of the extra `dev` in pyproject.toml, what the tests in the machine import."""
 
@@ -48,7 +48,7 @@ class Guest:
     python: str
 
     def run(self, arguments: str, seconds: float) -> str:
-        """What Python prints, run in the checkout. Raises RigError."""
+        """Run Python in the checkout, and return the output. Raises RigError."""
         return self.host.run(f"cd {REPOSITORY}; exec {self.python} {arguments}", seconds)
 
 

@@ -22,7 +22,7 @@ pytestmark = [
 ]
 
 SUITES = {"bookworm": "6.1", "bookworm-backports": "6.12", "trixie-backports": "7", "sid": "7"}
-"""Where Debian has which kernel; README.md names them."""
+"""Debian suite and the version of its kernel; README.md names them."""
 MACHINES = [(suite, architecture) for architecture in TOOLS for suite in SUITES]
 COUNTED = (
     "tests/bpf/test_cuda_counts.py::test_each_call_counts_once",

@@ -55,7 +55,7 @@ def read(path: Path, machine: int) -> Archive:
 
 
 def shape(machine: int, code: bytes) -> Counter[tuple[str, ...]]:
-    """Which instructions follow each other, without operands: how alike two compilations of a function are."""
+    """Return counts of sequences of three mnemonics, without operands, to compare two compilations of a function."""
     if machine == X86_64:
         decoder = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
     else:
@@ -70,7 +70,7 @@ def likeness(one: Counter[tuple[str, ...]], other: Counter[tuple[str, ...]]) -> 
 
 
 def jump_at(machine: int, code: bytes) -> int:
-    """Where in a function the jump is that it is no more than; -1 if it is more."""
+    """Return the offset in bytes of the jump that is a function's only instruction; -1 for other functions."""
     landing, size = (ENDBR64, 5) if machine == X86_64 else (BTI_C, 4)
     body = code.removeprefix(landing)
     jumps = body[:1] == b"\xe9" if machine == X86_64 else body[3:4] in (b"\x14", b"\x15", b"\x16", b"\x17")
@@ -78,7 +78,7 @@ def jump_at(machine: int, code: bytes) -> int:
 
 
 def jump(machine: int, code: bytes) -> int:
-    """Where it goes, in bytes from the start of the function."""
+    """Return the target of the jump, in bytes from the start of the function."""
     at = max(jump_at(machine, code), 0)
     if machine == X86_64:
         return at + 5 + int.from_bytes(code[at + 1 : at + 5], "little", signed=True)
@@ -87,7 +87,7 @@ def jump(machine: int, code: bytes) -> int:
 
 
 def same(compiled: Compiled, code: bytes) -> bool:
-    """Whether code is a compiled function to the byte, but for what linking fills in."""
+    """Return whether code equals a compiled function to the byte, except bytes filled in by linking."""
     return len(code) == len(compiled.code) and all(
         a == b for at, (a, b) in enumerate(zip(compiled.code, code, strict=True)) if at not in compiled.filled
     )

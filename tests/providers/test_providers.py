@@ -177,7 +177,7 @@ def _most_alike(elf: Elf, function: Function, archive: Archive, calls: Mapping[s
 
 
 def _likeness(shape: Counter[tuple[str, ...]], code: bytes, called: set[str], compiled: Compiled) -> float:
-    """What is compiled a second time may be inlined otherwise, which changes code more than what it calls."""
+    """Return the likeness of code and a compilation: inlining may differ, which changes code more than its calls."""
     shared, likeness = _shared(called, compiled.calls), archives.likeness(shape, compiled.shape)
     if likeness == 1.0 and archives.same(compiled, code):
         return 2.0 * (shared == 1.0)
@@ -185,14 +185,14 @@ def _likeness(shape: Counter[tuple[str, ...]], code: bytes, called: set[str], co
 
 
 def _shared(called: set[str], others: set[str]) -> float:
-    """How much of what two functions call in libibverbs is the same, from 0 to 1."""
+    """Return the share, from 0 to 1, of calls to libibverbs that two functions have in common."""
     theirs = {found[0] for name in others if (found := _LIBIBVERBS.search(name))}
     ours = {name for name in called if _LIBIBVERBS.match(name)}
     return len(ours & theirs) / len(ours | theirs) if ours | theirs else 1.0
 
 
 def _calls(elf: Elf) -> dict[str, list[int]]:
-    """Where each symbol of libibverbs is called."""
+    """Return the addresses of calls to each symbol of libibverbs."""
     slots = defaultdict(set)
     for address, name in relocations.read(elf).imported.items():
         slots[name].add(address)

@@ -53,7 +53,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Platform:
-    """What QEMU emulates."""
+    """The machine that QEMU emulates."""
 
     emulator: str
     options: tuple[str, ...]
@@ -67,7 +67,7 @@ ARM64 = Platform("qemu-system-aarch64", ("-machine", "virt", "-cpu", "max,pauth-
 
 @dataclass(frozen=True)
 class System:
-    """What a machine runs: a kernel, and a root file system for the same processors."""
+    """Software of a machine: a kernel, and a root file system for the same processors."""
 
     kernel: Kernel
     root: Path = _HOST

@@ -71,7 +71,7 @@ class Side:
             time.sleep(1)
 
     def settled(self) -> tuple[Page, dict[str, int]]:
-        """What the exporter shows once it has read what the kernel counts, and that: nothing moves now."""
+        """Return the exporter's page once it has the kernel's counts, and these: nothing moves now."""
         limit = Limit(self.host, 60)
         while True:
             time.sleep(INTERVAL)

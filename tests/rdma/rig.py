@@ -154,7 +154,7 @@ class Host:
         self.run(f"until grep -q '{_LISTENS}' /proc/net/tcp /proc/net/tcp6; do sleep 0.2; done", 120)
 
     def processor_seconds(self) -> float:
-        """What the machine has used of this one's processors."""
+        """Return the CPU time of the machine on the host, in seconds."""
         with suppress(psutil.Error):
             times = psutil.Process(self.process.pid).cpu_times()
             return times.user + times.system
@@ -191,7 +191,7 @@ TOOLS = ("qemu-system-x86_64", "busybox", "ib_write_bw", "iptables-legacy")
 
 
 def missing(tools: Sequence[str] = TOOLS) -> str:
-    """What is not here that the machines need; empty when all is."""
+    """Return the missing tools that the machines need, as a sentence; empty if all are there."""
     if kernel() is None:
         return "there is no kernel in build/rdma"
     lacking = [it for it in tools if not shutil.which(it)]

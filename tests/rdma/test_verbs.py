@@ -83,8 +83,8 @@ def test_latency(sender: Side, receiver: Side, late_receiver: Path) -> None:
 
 @pytest.mark.evidence(feature="RDMA extended calls", on="real kernel, emulated hardware")
 def test_extended_calls(sender: Side, receiver: Side, extended_calls: Path) -> None:
-    """What ibv_wr_start and its like post, by several ways to set segments, and what ibv_start_poll returns; what is
-    aborted is nowhere. rdma-core's own program for these calls then sends what it reports.
+    """Posts by the ibv_wr_* calls, with several ways to set segments, and completions by ibv_start_poll count; aborted
+    posts do not. rdma-core's own program for these calls then sends as many bytes as it reports.
     """
     sender.host.run("mkfifo /run/begin")
     program = sender.host.begin(f"exec {extended_calls} {DEVICE} 1 <>/run/begin")

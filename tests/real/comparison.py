@@ -1,4 +1,4 @@
-"""What the exporter shows of a process against what the soft GPU has counted itself: equal, or the test fails."""
+"""The exporter's series of a process against the soft GPU's own counts: equal, or the test fails."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Numbers = dict[str, dict[str, int]]
 
 
 def seen(page: Scrape, pid: int, layer: str = "driver") -> Numbers:
-    """What the exporter shows of a process's calls of an API layer, and of its memory and copies."""
+    """Return the exporter's numbers of a process: calls of an API layer, memory and copies."""
     of, at = {"pid": str(pid)}, {"pid": str(pid), "api_layer": layer}
     subjects: Mapping[str, Mapping[str, float]] = {
         "launches": page.by("api_layer", LAUNCHES, **at),

@@ -64,7 +64,7 @@ for _ in sys.stdin:
         self._process = subprocess.Popen([sys.executable, "-c", self._CODE, str(DRIVER)], stdin=subprocess.PIPE)
 
     def observed(self, exporter: Exporter) -> bool:
-        """Whether the return of an allocation has been seen: return probes are attached after those at entries."""
+        """Return whether the return of an allocation has been seen: return probes are attached after entry probes."""
         assert self._process.stdin
         self._process.stdin.write(b"\n")
         self._process.stdin.flush()
@@ -89,7 +89,7 @@ def exporter(keeper: Keeper) -> Iterator[Exporter]:
 
 
 def attached(exporter: Exporter, library: Path = DRIVER) -> bool:
-    """Whether the functions of a library, the soft driver or a soft runtime, are probed at their entries."""
+    """Return whether the functions of a library, the soft driver or a soft runtime, are probed at their entries."""
     return bool(exporter.scrape().total("accel_exporter_probe_attached", library=str(library)))
 
 
@@ -101,7 +101,7 @@ def followed(exporter: Exporter, job: Job) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where the soft GPU counts."""
+    """Return the folder in which the soft GPU counts."""
     return tmp_path
 
 

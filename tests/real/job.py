@@ -66,7 +66,7 @@ class Job:
         self._process.stdin.flush()
 
     def answer(self) -> Any:
-        """What the lines begun last leave in `out`."""
+        """Return the value of `out` after the lines begun last."""
         assert self._process.stdout
         answer = self._process.stdout.readline()
         assert answer, "the job ended; its error is above"
@@ -79,7 +79,7 @@ class Job:
 
     @property
     def counts(self) -> Counts:
-        """What the soft driver has counted of the job's calls so far."""
+        """Counts of the job's calls by the soft driver so far."""
         return Counts(self.folder, self.pid)
 
     @property

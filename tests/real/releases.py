@@ -24,7 +24,7 @@ class Release:
     requirements: tuple[str, ...]
     cuda: int
     gigabytes: float
-    """What its environment takes on disk."""
+    """Size of its environment on disk, in GB."""
     prelude: str
     """Lines that each of its jobs begins with."""
     runtime: bool = False

@@ -42,5 +42,5 @@ def test_torch(release: Release, ran: Ran) -> None:
 
 
 def _share(line: re.Match[str]) -> float:
-    """What NVML reports of the job, in MiB."""
+    """Return the job's memory by NVML, in MiB."""
     return float(line["share"])

@@ -120,7 +120,7 @@ def connect(jobs: list[Job]) -> None:
 
 
 def shown(exporter: Exporter, metric: str, job: Job) -> dict[str, float]:
-    """What a metric has of a rank by collective, without zeros."""
+    """Return the values of a rank's metric by collective, without zeros."""
     found = exporter.scrape().by("collective", metric, pid=str(job.pid))
     return {collective: value for collective, value in found.items() if value}
 

@@ -1,4 +1,4 @@
-"""What the soft GPU's libraries have counted of their own calls (counts.h), of a process that runs or has ended."""
+"""Counts by the soft GPU's libraries of their own calls (counts.h), of a process that runs or has ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What NVML reports of the soft GPUs: its stand-in reads what the soft driver counts (story.h)."""
+"""NVML's reports of the soft GPUs: NVML's stand-in reads the counts of the soft driver (story.h)."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def pod(name: str, *containers: Any, namespace: str = "ml") -> Any:
 
 
 class Kubelet:
-    """What it answers can be replaced while it runs; `fail` is a gRPC status to answer with instead."""
+    """A stand-in of the kubelet with replaceable answers; `fail` is a gRPC status to answer with instead."""
 
     def __init__(self, path: Path) -> None:
         self.pods: list[Any] = []

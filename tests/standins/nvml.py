@@ -58,7 +58,7 @@ class Scenario:
         }
 
     def calls(self) -> dict[str, int]:
-        """How often each function was called."""
+        """Return the number of calls of each function."""
         if not self._calls.exists():
             return {}
         counts = _COUNT.iter_unpack(self._calls.read_bytes())

@@ -87,14 +87,14 @@ def partial(rejected: int, message: str, json: bool = False) -> Answers:
 
 
 class Received:
-    """What came in: requests decoded, in order."""
+    """Received requests, decoded, in order."""
 
     def __init__(self) -> None:
         self.metrics: list[ExportMetricsServiceRequest] = []
         self.traces: list[ExportTraceServiceRequest] = []
         self.headers: list[dict[str, str]] = []
         self.status = 200
-        """What is answered: an HTTP status; for gRPC any but 200 is UNAVAILABLE."""
+        """HTTP status of responses; for gRPC any but 200 is UNAVAILABLE."""
         self.hang = threading.Event()
         """While set, requests are not answered."""
 
@@ -138,7 +138,7 @@ class HttpSink(Received):
     def __init__(self, port: int = 0) -> None:
         super().__init__()
         self.answer: Answers | None = None
-        """What is answered in place of an empty response with `status`."""
+        """Function that yields the bytes of a response, in place of an empty response with `status`."""
         self._connections: list[socket.socket] = []
         sink = self
 

@@ -1,4 +1,4 @@
-"""What lists pods, the API server or the kubelet, for tests: an HTTPS server that wants a token."""
+"""A stand-in of the API server or the kubelet that lists pods: an HTTPS server that requires a token."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def listing(*pods: dict[str, object]) -> bytes:
 
 
 class Api:
-    """What it answers can be replaced while it runs; `requests` are the requests' paths and headers."""
+    """A stand-in of the server with a replaceable answer; `requests` are the requests' paths and headers."""
 
     def __init__(self, folder: Path, tls: bool) -> None:
         self.answer: bytes | None = listing()

@@ -55,7 +55,7 @@ def communicator(comm_hash: int, ranks: Iterable[Any], absent: Iterable[Any] = (
 
 
 def report(*communicators: Any, timeouts: int = 0) -> str:
-    """What `SET FORMAT json` and `STATUS` give."""
+    """Return the answer to `SET FORMAT json` and `STATUS`."""
     answer = {
         "nccl_version": "2.29.1",
         "cuda_runtime_version": 13000,

@@ -33,7 +33,7 @@ JOB = "accel-exporter"
 
 @dataclass(frozen=True)
 class Message:
-    """What a person got: the alerts that fire, with their summaries, at a minute of the incident."""
+    """A notification to a person: the firing alerts with their summaries, at a minute of the incident."""
 
     path: str
     minute: float

@@ -107,5 +107,5 @@ def test_who_hears_of_it(phone: Phone, incident: Incident) -> None:
 
 @pytest.mark.parametrize("incident", HEALTHY, ids=[it.name for it in HEALTHY])
 def test_nobody_hears_of_a_healthy_day(phone: Phone, incident: Incident) -> None:
-    """What happens every day is neither paged nor ticketed."""
+    """Everyday events cause neither pages nor tickets."""
     assert [] == [message for cluster, message in phone.sent if cluster == incident.name]

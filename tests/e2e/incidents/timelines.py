@@ -11,7 +11,7 @@ BOOT = "-90000x60"
 NODES = 250
 """Of a job of 2,000 ranks."""
 SELDOM = "4m"
-"""How often rules are evaluated over 2,000 ranks: at 60 times its pace a small machine does no more."""
+"""Evaluation interval of rules over 2,000 ranks: at 60 times real time a small machine does no more."""
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,13 @@ class Incident:
     pages: Sequence[Notice] = ()
     tickets: Sequence[Notice] = ()
     alone: bool = False
-    """Whether a Prometheus has this cluster alone."""
+    """True if a Prometheus has this cluster alone."""
     large: bool = False
-    """Whether it has thousands of ranks: rules are evaluated less often, and it happens after the small ones."""
+    """True for a cluster of thousands of ranks: rules are evaluated less often, after the small incidents."""
 
     @property
     def evaluated(self) -> str:
-        """How often the rules are."""
+        """Evaluation interval of the rules."""
         return SELDOM if self.large else "1m"
 
 
@@ -204,7 +204,7 @@ def _large() -> Iterator[Incident]:
 
 
 def _degraded() -> Iterator[Incident]:
-    """What costs speed or redundancy, and can wait until the morning."""
+    """Yield incidents that cost speed or redundancy, and can wait until the morning."""
     slow: dict[str, str] = {}
     for number in range(4):
         slow |= _node(f"n{number}") | _ranks(f"n{number}", f"train-{number}", RUNS)
@@ -269,7 +269,7 @@ def _hardware() -> Iterator[Incident]:
 
 
 def _blind() -> Iterator[Incident]:
-    """What stops, of which nobody would know otherwise."""
+    """Yield incidents in which something stops without any other sign."""
     up = 'up{instance="n0"}'
     yield Incident(
         "nothing-is-scraped",
@@ -334,7 +334,7 @@ def _cordoned(unschedulable: str) -> dict[str, str]:
 
 
 def _no_incidents() -> Iterator[Incident]:
-    """What happens every day, and wakes nobody."""
+    """Yield everyday events, which page nobody."""
     report = 'accel_node_report_timestamp_seconds{instance="n1",category="host_maintenance",component="provider"}'
     yield Incident("node-in-maintenance-is-taken-apart", _broken("n1") | _node("n0") | {report: "_x5 600x55"})
 

@@ -1,4 +1,4 @@
-"""What processes compress and expand with libbz2, from probes on the library."""
+"""Compression and decompression by processes with libbz2, from probes on the library."""
 
 from __future__ import annotations
 
