@@ -64,8 +64,10 @@ RECORDS = {"CHANGELOG.md", "CONTRIBUTING.md", "docs/decisions", "docs/architectu
 """Pages for developers, and of what was, where UNPLAIN is not looked for."""
 IN_NAMES = _SPEECH | {"gone"}
 PRONOUNS = {"it", "its", "they", "their", "we", "our", "you", "your", "he", "she", "this", "that", "these", "those"}
-PRONOUNS |= {"such", "who", "none"}
-"""What no docstring begins with: a reader does not know yet what the word stands for."""
+PRONOUNS |= {"such", "none"}
+"""Words that no docstring begins with: their meaning is not known yet at the beginning."""
+QUESTIONS = {"what", "which", "where", "when", "who", "whose", "how", "whether"}
+"""Interrogative words that no docstring begins with."""
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _FIRST = re.compile(r"\s*(\w+)")
 _TEXTS = {tokenize.STRING, tokenize.COMMENT, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
@@ -86,7 +88,7 @@ def findings(source: str) -> Iterator[tuple[int, str]]:
             yield node.lineno, "parameter 'it': name the thing"
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             first = _FIRST.match(node.value.value)
-            if first and first[1].lower() in PRONOUNS:
+            if first and first[1].lower() in PRONOUNS | QUESTIONS:
                 yield node.lineno, f"docstring begins with {first[1]!r}: begin with a verb or with the thing's name"
 
 
