@@ -2,8 +2,8 @@
 
 The kernel reads these under the process's mmap lock. A page fault on a file system that does not respond can hold that
 lock, and any reader of these files waits until the process ends. comm, stat, status, cgroup, ns and fd take no such
-lock. The former are empty where the first thread has ended and others run; the folders of the other threads show the
-same memory.
+lock. The files of memory are empty where the first thread has ended and others run; the folders of the other threads
+show the same memory.
 """
 
 from __future__ import annotations

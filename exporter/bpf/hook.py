@@ -17,7 +17,7 @@ _LIBRARY = 8
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """A BPF program of the object that runs at a function, and the cookie it gets from bpf_get_attach_cookie()."""
+    """A BPF program of the object that runs at a function, and the cookie that bpf_get_attach_cookie() returns."""
 
     program: str
     cookie: int = 0

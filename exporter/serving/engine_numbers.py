@@ -30,7 +30,7 @@ MOST_SERIES = 20_000
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """One reading of an engine's metrics; the labels are of the process at that time, as its pid may be reused."""
+    """One reading of an engine's metrics, with the labels of the process at that time, as the pid may be reused."""
 
     labels: Labels
     engine: str

@@ -28,7 +28,7 @@ ROUTES: dict[str, dict[str, Any]] = {
     "/v1/responses": {"input": "the fox", "max_output_tokens": 20},
 }
 TEXT = {"/v1/messages": b"text_delta", "/v1/responses": b"output_text.delta"}
-"""Bytes of an event of a stream that has a token, for routes with other events before."""
+"""Text of a stream's events with a token, by route, where other events come before."""
 
 
 observed = once(observe)

@@ -185,7 +185,7 @@ def _likeness(shape: Counter[tuple[str, ...]], code: bytes, called: set[str], co
 
 
 def _shared(called: set[str], others: set[str]) -> float:
-    """Return the share, from 0 to 1, of calls to libibverbs that two functions have in common."""
+    """Return the share, from 0 to 1, of the libibverbs functions called by either function that both call."""
     theirs = {found[0] for name in others if (found := _LIBIBVERBS.search(name))}
     ours = {name for name in called if _LIBIBVERBS.match(name)}
     return len(ours & theirs) / len(ours | theirs) if ours | theirs else 1.0
