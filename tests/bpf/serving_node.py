@@ -70,6 +70,12 @@ class Observed(Serving):
     def of(self, pids: set[int]) -> list[Answer]:
         return [it for pid in pids for it in self.answers.get(pid, ())]
 
+    def follow(self, pids: set[int]) -> None:
+        """Follow these processes: with `processes="gpu"` and no user of a GPU no others, also none of other tests."""
+        processes, candidates = self.object.maps["processes"], self.object.maps["candidates"]
+        processes.fill(pids, processes.value())
+        candidates.fill({pid % candidates.max_entries for pid in pids}, 1)
+
     def numbers(self, pids: set[int], name: str, label: str = "") -> dict[str, Any]:
         """The values of a metric of these processes, by a label."""
         found: dict[str, Any] = {}
@@ -212,12 +218,14 @@ def request(route: str = ROUTE, **wanted: Any) -> bytes:
 
 
 @contextmanager
-def observe() -> Iterator[Observed]:
-    """The collector, on all processes."""
-    observed = Observed()
+def observe(processes: str = "all") -> Iterator[Observed]:
+    """The collector on all processes, or with "gpu" on those that a test has it follow: it finds no user of a GPU."""
+    observed = Observed(processes, Targets())
     observed.start()
-    yield observed
-    observed.close()
+    try:
+        yield observed
+    finally:
+        observed.close()
 
 
 class Since:
