@@ -15,7 +15,7 @@ from exporter.series import limit_flag
 CALLS = Metric("bzip2.calls", "Calls, by function.", Kind.COUNTER, labels=("api",), process=True)
 OUTPUT = Metric("bzip2.output", "Bytes that calls put out.", Kind.COUNTER, "By", labels=("api",), process=True)
 DURATION = Metric("bzip2.duration", "Time in calls.", Kind.HISTOGRAM, "s", labels=("api",), process=True)
-ERRORS = Metric("bzip2.errors", "Calls that failed, by the result.", Kind.COUNTER, labels=("api", "code"), process=True)
+FAILED = Metric("bzip2.errors", "Calls that failed, by the result.", Kind.COUNTER, labels=("api", "code"), process=True)
 FLAGS = (limit_flag(1_000),)
 
 
@@ -47,5 +47,5 @@ class Bzip2(CallCollector):
             yield sample(process, CALLS, value.calls, labels)
             yield sample(process, OUTPUT, value.bytes, labels)
             yield sample(process, DURATION, distribution(value.took), labels)
-        for key, value in process.activity.of(ERRORS):
-            yield sample(process, ERRORS, value.calls, {"api": self._names[key.api], "code": str(key.code)})
+        for error, failed in process.activity.of(ERRORS):
+            yield sample(process, FAILED, failed.calls, {"api": self._names[error.api], "code": str(error.code)})
