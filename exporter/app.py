@@ -32,7 +32,8 @@ from exporter.web.listen import ListenError
 
 RELOAD_SUCCESSFUL = Metric(
     "accel_exporter.config.last_reload_successful",
-    "1 when the settings were valid when last read, 0 when they were invalid and the previous settings stay in force.",
+    "1 when the settings were valid at the last reading; 0 when they were invalid, and the previous settings stay in "
+    "force.",
     Kind.GAUGE,
 )
 RELOAD_TIME = Metric(

@@ -22,14 +22,15 @@ AVAILABLE = Metric(
 )
 DURATION = Metric(
     "accel_exporter.collector.duration",
-    "Time that the collector's run for this scrape took, or has taken so far when it is late.",
+    "Duration of the collector's run for this scrape; for a late run, the time so far.",
     Kind.GAUGE,
     "s",
     labels=("collector",),
 )
 SERIES = Metric(
     "accel_exporter.collector.series",
-    "Series of the collector's last run that ended in time and without an error, each bucket of a histogram being one.",
+    "Series of the collector's last run that ended in time and without an error. Each bucket of a histogram is one "
+    "series.",
     Kind.GAUGE,
     labels=("collector",),
 )

@@ -15,8 +15,8 @@ from exporter.values import lines
 
 SERIES = Metric(
     "accel_exporter.page.series",
-    "Series of the last answer to a request for all collectors in the exporter's own profile; each bucket of a "
-    "histogram is one.",
+    "Series of the last answer to a request for all collectors in the exporter's own profile. Each bucket of a "
+    "histogram is one series.",
     Kind.GAUGE,
 )
 BYTES = Metric(
@@ -27,8 +27,8 @@ BYTES = Metric(
 )
 SECONDS = Metric(
     "accel_exporter.page.render.time",
-    "Time to write the last answer of /metrics to a request for all collectors, its series limit and compression "
-    "included, without the runs of the collectors.",
+    "Time to write the last answer of /metrics to a request for all collectors, series limit and compression "
+    "included, runs of the collectors not included.",
     Kind.GAUGE,
     "s",
 )

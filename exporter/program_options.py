@@ -36,8 +36,8 @@ OPTIONS = (
     Option(
         "profile",
         "node",
-        "Set of series: node has at most 3,000 of a node with 8 GPUs and 8 NICs, debug all 22,000 of it, fleet "
-        "1,200. /metrics?profile= selects a smaller one.",
+        "Set of series: node has at most 3,000 for a node with 8 GPUs and 8 NICs, debug all 22,000, fleet 1,200. "
+        "/metrics?profile= selects a smaller set.",
         "general",
         choices=PROFILES,
     ),
@@ -76,8 +76,8 @@ OPTIONS = (
     Option(
         "web.enable-profiles",
         _WEB.enable_profiles,
-        "Serve profiles of stacks at /debug/pprof/ and /flamegraph. They show names of functions and files of all"
-        " users' processes.",
+        "Serve profiles of stacks at /debug/pprof/ and /flamegraph. They contain names of functions and files of all "
+        "users' processes.",
         "web",
     ),
     Option(
@@ -93,14 +93,14 @@ OPTIONS = (
     Option(
         "web.series-limit",
         _WEB.series_limit,
-        "Maximum number of series in one answer to /metrics, each bucket of a histogram being one; further ones "
-        "are folded into series labelled overflow=true. At least 10. 0: no limit.",
+        "Maximum number of series in one answer to /metrics, each bucket of a histogram being one; further series are "
+        "folded into series labelled overflow=true. At least 10. 0: no limit.",
         "web",
     ),
     Option(
         "web.max-requests",
         _WEB.max_requests,
-        "Maximum number of requests answered at once; further ones get 503. 0: no limit.",
+        "Maximum number of requests answered at once; further requests get 503. 0: no limit.",
         "web",
     ),
     Option(
@@ -148,7 +148,7 @@ OPTIONS = (
     Option(
         "otlp.spans-per-second",
         _OTLP.spans_per_second,
-        "Maximum number of spans a second, of all collectors; further ones are dropped and counted. 0: no limit.",
+        "Maximum number of spans a second, of all collectors; further spans are dropped and counted. 0: no limit.",
         "otlp",
     ),
     Option(
@@ -173,8 +173,8 @@ OPTIONS = (
     Option(
         "overhead.max-cores",
         0.5,
-        "Maximum cost of the probes of all processes together, in cores. Above it the processes that cost most are "
-        "probed in windows first. 0, or a maximum ratio of 0: no limit for the node.",
+        "Maximum overhead of the probes of all processes together, in cores. Above it the processes with the highest "
+        "overhead are probed in windows first. 0, or a maximum ratio of 0: no limit for the node.",
         "overhead",
     ),
     Option(

@@ -29,9 +29,9 @@ from exporter.starts import Starts
 
 SPANS_DROPPED = Metric(
     "accel_exporter.spans.dropped",
-    "Spans not delivered: over the budget of spans a second, the queue was full, the OTLP request failed "
-    "(export_failed), the endpoint took the others of a request over HTTP and rejected these (rejected), they were "
-    "malformed, or the exporter stopped first.",
+    "Spans that were not delivered, by reason: budget (--otlp.spans-per-second), a collector's limit (a reason that "
+    "ends in limit), queue_full, export_failed (the OTLP request failed), rejected (by the endpoint, which accepted "
+    "the others of a request over HTTP), malformed, stopped (the exporter stopped first).",
     Kind.COUNTER,
     "{span}",
     labels=("reason",),
@@ -48,8 +48,8 @@ EXPORTS = Metric(
 )
 EXPORTS_FAILED = Metric(
     "accel_exporter.otlp.exports.failed",
-    "OTLP requests that the endpoint did not accept, after the retries that the timeout allows, or, over HTTP, not in "
-    "whole.",
+    "OTLP requests that the endpoint did not accept, or over HTTP accepted only in part, after the retries within the "
+    "timeout.",
     Kind.COUNTER,
     labels=("signal",),
 )

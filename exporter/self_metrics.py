@@ -11,7 +11,7 @@ from exporter.version import Build
 
 BUILD_INFO = Metric(
     "accel_exporter.build_info",
-    "Always 1; the labels are the exporter's build, its Python and its platform.",
+    "Always 1: version and revision of the exporter, its Python and its platform.",
     Kind.GAUGE,
     labels=("version", "revision", "python_version", "platform"),
 )
@@ -19,8 +19,8 @@ BUILD_INFO = Metric(
 CPU = Metric("process.cpu", "User and system CPU time of the exporter's process.", Kind.COUNTER, "s")
 RESIDENT = Metric("process.resident_memory", "Resident memory of the exporter's process.", Kind.GAUGE, "By")
 VIRTUAL = Metric("process.virtual_memory", "Virtual memory of the exporter's process.", Kind.GAUGE, "By")
-OPEN_FDS = Metric("process.open_fds", "File descriptors the exporter's process has open.", Kind.GAUGE)
-MAX_FDS = Metric("process.max_fds", "File descriptors the exporter's process may open.", Kind.GAUGE)
+OPEN_FDS = Metric("process.open_fds", "Open file descriptors of the exporter's process.", Kind.GAUGE)
+MAX_FDS = Metric("process.max_fds", "Maximum number of open file descriptors of the exporter's process.", Kind.GAUGE)
 THREADS = Metric("process.threads", "Threads of the exporter's process.", Kind.GAUGE)
 START_TIME = Metric("process.start_time", "Unix time at which the exporter's process started.", Kind.GAUGE, "s")
 

@@ -16,15 +16,15 @@ from exporter.reduction import Reduction
 
 FOLDED = Metric(
     "accel_exporter.series.folded",
-    "Series beyond the collector's limit, folded into series labelled overflow=true without the labels of a process, "
+    "Series beyond the collector's limit, added to series labelled overflow=true without the labels of a process, "
     "queue pair, communicator or rank.",
     Kind.COUNTER,
     labels=("collector",),
 )
 LIMIT = Metric(
     "accel_exporter.series.limit",
-    "Series that the collector may have at most, each bucket of a histogram being one (--collector.NAME.series-limit); "
-    "of collector=page those of one answer to /metrics (--web.series-limit).",
+    "Maximum number of series of the collector (--collector.NAME.series-limit), each bucket of a histogram being one. "
+    "For collector=page: of one answer to /metrics (--web.series-limit).",
     Kind.GAUGE,
     labels=("collector",),
 )

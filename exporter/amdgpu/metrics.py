@@ -14,7 +14,7 @@ def _gauge(name: str, help_text: str, unit: str = "", *labels: str) -> Metric:
 
 INFO = _gauge(
     "info",
-    "Always 1; what identifies the AMD GPU. card is the name in /dev/dri, unique_id and serial are the driver's.",
+    "Always 1: identity of the AMD GPU. card is the name in /dev/dri; unique_id and serial come from the driver.",
     "",
     *("name", "unique_id", "serial", "vbios", "pci_device_id"),
 )
@@ -26,41 +26,41 @@ SUCCESS = Metric(
 )
 SUSPENDED = _gauge(
     "suspended",
-    "1 while the GPU is suspended by the kernel, else 0. Its sensors and errors are not read then, since that would "
-    "wake the GPU.",
+    "1 while the kernel has suspended the GPU, else 0. Its sensors and errors are then not read, because a reading "
+    "would wake the GPU.",
 )
 BUSY = _gauge(
     "busy",
-    "Share of time in which the engine (gpu) or the memory (vram) was in use, as the GPU's firmware estimates it; over "
-    "which time the kernel does not specify.",
+    "Share of time in which the engine (gpu) or the memory (vram) was in use, as estimated by the GPU's firmware. The "
+    "kernel does not specify the period.",
     "1",
     "engine",
 )
 MEMORY_USED = _gauge(
     "memory.usage",
-    "Bytes in use of a memory of the GPU: vram, the part of it that the host can address (vis_vram), and host memory "
-    "that the GPU may address (gtt).",
+    "GPU memory in use, by kind: vram, vis_vram (the part of vram that the host can address), gtt (host memory that "
+    "the GPU may address).",
     "By",
     "memory",
 )
 MEMORY_LIMIT = _gauge(
-    "memory.limit", "Size of a memory of the GPU: vram, vis_vram (part of vram) or gtt (of the host).", "By", "memory"
+    "memory.limit", "Size of GPU memory, by kind: vram, vis_vram (part of vram), gtt (host memory).", "By", "memory"
 )
 POWER = _gauge(
     "power",
-    "Power of the GPU: average or, where the driver has only that, momentary (kind). On APUs it includes the CPU.",
+    "GPU power, by kind: average, or momentary where the driver has no average. On APUs it includes the CPU.",
     "W",
     "kind",
 )
-POWER_LIMIT = _gauge("power.limit", "Power limit that is set for the GPU.", "W")
+POWER_LIMIT = _gauge("power.limit", "Power limit set for the GPU.", "W")
 TEMPERATURE = _gauge(
-    "temperature", "Temperature of a sensor of the GPU: edge, junction (the hottest place) or mem.", "Cel", "sensor"
+    "temperature", "GPU temperature, by sensor: edge, junction (the hottest place), mem.", "Cel", "sensor"
 )
 CLOCK = _gauge("clock", "Clock frequency now: sclk of the engine, mclk of the memory.", "Hz", "clock")
 ERRORS = Metric(
     "gpu.amd.ras.errors",
-    "Errors since the driver was loaded, by the block of the GPU: umc is memory (HBM). corrected, uncorrected, or "
-    "deferred: found and not yet used.",
+    "Errors since the driver was loaded, by block of the GPU (umc is memory, HBM) and type: corrected, uncorrected, "
+    "or deferred (found in data not yet used).",
     Kind.COUNTER,
     labels=(*GPU, "block", "error_type"),
 )
@@ -69,21 +69,20 @@ PCIE_REPLAYS = Metric(
 )
 LINK = _gauge(
     "link.info",
-    "Always 1; a link from the GPU to another one (peer_pci_bus_id), as amdkfd lists it: xgmi or pcie. A link that is "
-    "listed may be down.",
+    "Always 1: a link (xgmi or pcie) from the GPU to the GPU peer_pci_bus_id, as listed by amdkfd. A listed link may "
+    "be down.",
     "",
     *PEER,
 )
 LINK_BANDWIDTH = _gauge(
     "link.bandwidth.max",
-    "Bandwidth of the link one way as amdkfd has it from the firmware. Nothing is measured.",
+    "Nominal bandwidth of the link in one direction, which amdkfd has from the firmware. Not measured.",
     "By/s",
     *PEER,
 )
 PROCESS_MEMORY = Metric(
     "gpu.amd.process.memory.usage",
-    "Bytes of the GPU's memory that the process has by amdkfd: what HIP and others allocated there, not what graphics "
-    "did.",
+    "GPU memory of the process according to amdkfd: allocations by HIP and other compute software, without graphics.",
     Kind.GAUGE,
     "By",
     labels=GPU,

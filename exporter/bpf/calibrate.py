@@ -19,8 +19,9 @@ from exporter.model import Metric, Sample, Unavailable
 
 HIT_COST = Metric(
     "accel_exporter.probe.hit.cost",
-    "Time that a hit of a small probe takes from the probed thread on this node: the least of many, measured at start. "
-    "placement as in accel_exporter_probe_attached; with returns=true a return probe, the trap at entry included.",
+    "Time that a hit of a small probe takes from the probed thread on this node: the minimum of many, measured at "
+    "start. placement has the values of accel_exporter_probe_attached; with returns=true it is a return probe, the "
+    "trap at entry included.",
     MetricKind.GAUGE,
     unit="s",
     labels=("placement", "returns"),

@@ -19,7 +19,7 @@ from exporter.model import Kind, Metric, Sample
 
 EVENTS_LOST = Metric(
     "accel_exporter.events.lost",
-    "Records that never reached their reader: no room in the ring buffer or the reader failed.",
+    "Records that did not reach their reader: the ring buffer was full, or the reader failed.",
     Kind.COUNTER,
     labels=("stream",),
 )

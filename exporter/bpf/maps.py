@@ -20,7 +20,7 @@ from exporter.model import Kind, Metric
 
 MAP_FULL = Metric(
     "accel_exporter.map.full",
-    "Keys that a BPF map had no room for: what belongs to them is not counted.",
+    "Keys for which a BPF map had no room. Their events are not counted.",
     Kind.COUNTER,
     labels=("map",),
 )

@@ -14,7 +14,7 @@ LATENCY_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 
 LIBRARIES = Metric(
     "accel_exporter.libraries.attached",
-    "Different files of this name that probes are attached to.",
+    "Number of different files of this name with attached probes.",
     Kind.GAUGE,
     labels=("library",),
 )
@@ -26,72 +26,73 @@ PROCESSES = Metric(
 )
 DISCOVERY = Metric(
     "accel_exporter.discovery",
-    "Time from the mapping of a library by a process until the process was known and probes were attached to the "
-    "library. Not observed for processes that ran before the exporter or were found by a scan of all processes.",
+    "Time from a process's mapping of a library until the process was known and the library had its probes. Not "
+    "observed for processes that ran before the exporter or were found by a scan of all processes.",
     Kind.HISTOGRAM,
     "s",
 )
 FOUND_LATE = Metric(
     "accel_exporter.discovery.late",
-    "Processes of attached libraries that a look at all processes found before any event of theirs.",
+    "Processes with an attached library that a scan of all processes found before any event of them arrived.",
     Kind.COUNTER,
 )
 EXAMINED = Metric(
     "accel_exporter.files.examined",
-    "Mapped executable files that were searched for wanted functions.",
+    "Mapped executable files that were searched for functions to probe.",
     Kind.COUNTER,
 )
 UNREADABLE = Metric(
     "accel_exporter.files.unreadable",
-    "Mapped executable files that could not be read when they were to be searched.",
+    "Mapped executable files that could not be read for the search of functions.",
     Kind.COUNTER,
 )
 REFUSED = Metric(
     "accel_exporter.libraries.refused",
-    "Libraries left unobserved, by reason: limit (too many are in use; also a library that was observed until a user "
-    "with fewer libraries needed its place), share (its user has too many of them in use), descriptors (the limit of "
-    "open files is reached), error (attaching failed). Each attempt counts.",
+    "Libraries that are not observed, by reason: limit (too many are in use; also a library that lost its place to a "
+    "user with fewer libraries), share (its user has too many libraries in use), descriptors (the limit of open files "
+    "is reached), error (attaching failed). Each attempt counts.",
     Kind.COUNTER,
     labels=("reason",),
 )
 UNSEARCHED = Metric(
     "accel_exporter.files.unsearched",
-    "Mapped executable files that were not searched for functions to probe, by reason: too_long (the search would take "
-    "more time than for any library), stuck (the file system does not respond), share (files of the same user have "
-    "taken so much time that this one waits). Each attempt counts.",
+    "Mapped executable files that were not searched for functions to probe, by reason: too_long (the search would "
+    "take more time than for any library), stuck (the file system does not respond), share (files of the same user "
+    "have taken so much time that this file waits). Each attempt counts.",
     Kind.COUNTER,
     labels=("reason",),
 )
 ENDED_FOLDED = Metric(
     "accel_exporter.ended_processes.folded",
-    "Ended processes that left the page before their five minutes were over: 1,024 of a collector's are kept, and of "
-    "the workload that has most of them the oldest goes first, and any with the pid of a process that runs. Their "
-    "counters and histograms, but for NCCL's arrival lags, are added to series labelled overflow=true without pid, "
-    "which stay for five minutes after the last of them, as far as the collector's series limit has room for these.",
+    "Ended processes that left the page before their five minutes were over. A collector keeps 1,024: the oldest of "
+    "the workload with the most of them leaves first; an ended process with the pid of a running one leaves at once. "
+    "Their counters and histograms, except NCCL's arrival lags, are added to series labelled overflow=true without "
+    "pid. These stay until five minutes after the last such process, as far as the collector's series limit has room.",
     Kind.COUNTER,
     labels=("collector",),
 )
 ABANDONED = Metric(
     "accel_exporter.file_readers.abandoned",
-    "Processes of the exporter that wait for a file system which does not answer, and cannot be ended.",
+    "Processes of the exporter that wait for a file system without an answer and cannot be ended.",
     Kind.GAUGE,
 )
 UNLISTED = Metric(
     "accel_exporter.processes.unlisted",
-    "Processes that cannot be searched for libraries now, because their memory map is locked, or that of others of "
-    "their user. Their calls are not observed, except into files that are observed already.",
+    "Processes that cannot be searched for libraries now, because the memory map of the process, or of other "
+    "processes of its user, is locked. Their calls are not observed, except calls into files that are observed "
+    "already.",
     Kind.GAUGE,
 )
 SOURCE = Metric(
     "accel_exporter.discovery.source_info",
-    "Always 1; lister is how mappings are listed: iterator (BPF, real inodes) or proc (no BTF: overlays by guess).",
+    "Always 1: method of listing mappings. lister=iterator (BPF, real inodes) or proc (no BTF; on overlays a guess).",
     Kind.GAUGE,
     labels=("lister",),
 )
 
 SOURCE_AGE = Metric(
     "accel_exporter.source.age",
-    "Time since the source was last read in full; for processes, since all of them were last looked at.",
+    "Time since the last complete reading of the source; for processes, since the last scan of all of them.",
     Kind.GAUGE,
     "s",
     labels=("source",),

@@ -56,14 +56,14 @@ OPTIONS = (
     Option(
         LABELS,
         (),
-        "Labels of pods to add to gpu_allocation_info, as label_NAME. Empty: pods are not listed for labels.",
+        "Labels of pods that gpu_allocation_info gets as label_NAME. Empty: pods are not listed for labels.",
         "allocation",
         metavar="NAME,NAME",
     ),
     Option(
         WORKLOADS,
         False,
-        "Add workload, its kind and queue of each pod to the info metrics of GPUs and processes. Lists pods.",
+        "Add each pod's workload, its kind and its queue to the info metrics of GPUs and processes. Lists pods.",
         "allocation",
     ),
     Option(
@@ -84,7 +84,7 @@ OPTIONS = (
     Option(
         AUTHORITY,
         str(ACCOUNT / "ca.crt"),
-        "File with the certificate authorities for --kubernetes.pods-url. Empty: those of the system.",
+        "File with the certificate authorities for --kubernetes.pods-url. Empty: the system's.",
         "allocation",
         metavar="FILE",
     ),
@@ -98,10 +98,10 @@ OPTIONS = (
 )
 INFO = Metric(
     "gpu.allocation_info",
-    "Always 1: this GPU, or MIG device, is allocated to that container (resource and device as the kubelet names them) "
-    "or Slurm job. Join it on gpu_uuid. A time-sliced GPU has several; gpu is absent where the device's name does not "
-    "identify the GPU. --kubernetes.pod-labels adds labels of the pod, as label_NAME, --kubernetes.workloads the pod's "
-    "workload.",
+    "Always 1: allocation of a GPU, or of a MIG device, to a container (resource and device as the kubelet names "
+    "them) or to a Slurm job. Join it on gpu_uuid. A time-sliced GPU has several series; gpu is absent where the "
+    "device's name does not identify the GPU. --kubernetes.pod-labels adds labels of the pod as label_NAME, "
+    "--kubernetes.workloads adds the pod's workload.",
     Kind.GAUGE,
     labels=(
         "gpu",

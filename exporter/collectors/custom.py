@@ -35,7 +35,7 @@ OPTIONS = (
         most=3600,
     ),
     Option(
-        SPANS, 100, "Maximum number of spans a second of each probe; further ones are dropped and counted.", "custom"
+        SPANS, 100, "Maximum number of spans a second of each probe; further spans are dropped and counted.", "custom"
     ),
     Option(SERIES, 5_000, LIMIT_HELP.replace("series", "series of each probe", 1), "custom", least=LEAST, most=MOST),
 )

@@ -24,7 +24,7 @@ from exporter.nvml.snapshot import Values
 from exporter.options import Option, SettingsError, Value
 
 OPTIONS = (
-    Option("compat.dcgm", False, "Add dcgm-exporter's series, in its names, units and labels, from NVML.", "dcgm"),
+    Option("compat.dcgm", False, "Add dcgm-exporter's series, with its names, units and labels, from NVML.", "dcgm"),
     Option(
         "compat.dcgm.csv",
         "",
@@ -35,14 +35,15 @@ OPTIONS = (
     Option(
         "compat.dcgm.names",
         "old",
-        "Names of the fields: old as up to DCGM 4.5 (and as the file has them), new as since 4.6, or both.",
+        "Names of the fields: old for the names up to DCGM 4.5 (or those in the file), new for the names since 4.6, "
+        "or both.",
         "dcgm",
         choices=("old", "new", "both"),
     ),
     Option(
         "compat.hostname-label",
         "Hostname",
-        "Label of this node's name: Hostname as dcgm-exporter up to 4.8.2, hostname as after it.",
+        "Label of this node's name: Hostname as in dcgm-exporter up to 4.8.2, hostname as in later releases.",
         "dcgm",
         choices=tuple(HOSTNAME_LABELS),
     ),
@@ -88,7 +89,7 @@ SUCCESS = Metric(
 )
 REFUSED = Metric(
     "accel_exporter.dcgm.lines.refused",
-    "Lines of the last page of the dcgm-exporter at --dcgm.url that are no gauge or counter, or too many.",
+    "Lines of the last page of the dcgm-exporter at --dcgm.url that were left out: no gauge or counter, or too many.",
     Kind.GAUGE,
 )
 LOOK_SECONDS = 5.0

@@ -20,17 +20,16 @@ from exporter.node import Node
 
 EXITS = Metric(
     "gpu.process.exits",
-    "Processes that ended while they had the CUDA driver's library mapped, by status: the number they exited with, or "
-    "the signal that killed them. Not labelled by pid, so that counts survive a restart of the job. "
-    "At most 1,024 series are kept. Without processes that ended before discovery found them, as by a crash in the "
-    "first tens of milliseconds.",
+    "Processes that ended while the CUDA driver's library was mapped, by status: exit status, or the signal that "
+    "killed the process. Without pid, so that counts survive a restart of the job; at most 1,024 series. Processes "
+    "that ended before discovery found them, as by a crash in the first tens of milliseconds, are not counted.",
     Kind.COUNTER,
     labels=("status", "comm", "pod", "namespace", "container", "slurm_job_id"),
 )
 UNWATCHED = Metric(
     "gpu.process.exits.unwatched",
-    "GPU processes that could not be watched for their end, because the table of watched processes was full or they "
-    "ended first. Those that ended before discovery found them are not in this number.",
+    "GPU processes not watched for their end, because the table of watched processes was full or the process ended "
+    "first. Processes that ended before discovery found them are not counted.",
     Kind.COUNTER,
 )
 SYMBOL = "cuInit"

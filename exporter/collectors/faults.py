@@ -56,7 +56,7 @@ FLAGS = (
     Flag(
         "reports",
         "",
-        "Folder where other programs report faults or maintenance, a file CATEGORY.COMPONENT each. Empty: none.",
+        "Folder where other programs report faults or maintenance, one file CATEGORY.COMPONENT each. Empty: none.",
     ),
     Flag(
         "expected",
@@ -68,7 +68,7 @@ FLAGS = (
         "",
         "File that a test of the GPUs (dcgmi diag, a burn-in) touches when it has passed. Empty: none.",
     ),
-    Flag("former-names", False, "Add accel_node_* metrics by their former names too, node_*. In this release only."),
+    Flag("former-names", False, "Add accel_node_* metrics under their former names node_* too. In this release only."),
 )
 _MANY = re.compile(r"[, ]|\[[^]:]*\]")
 """A list of hosts, or a range as bmc[1-3]; an address of IPv6 has brackets too."""

@@ -57,8 +57,8 @@ OPTIONS = (
     Option(
         QP_COUNTERS,
         "",
-        "Attribute by which devices count: process (pid) or type of queue pair. Changes the devices' state until the "
-        "exporter ends. Empty: none.",
+        "Attribute by which devices count queue pairs: process (pid), type, or both. Changes the devices' state until "
+        "the exporter ends. Empty: none.",
         "collectors",
         choices=tuple(MASKS),
         metavar="pid|type|type,pid",
@@ -67,11 +67,12 @@ OPTIONS = (
     Option(
         ALL_COUNTERS,
         False,
-        "Add each file of counters/ and hw_counters/ by its name: rdma_port_hw_counter_total and rdma_port_hw_value.",
+        "Add each file of counters/ and hw_counters/ under its name: rdma_port_hw_counter_total and "
+        "rdma_port_hw_value.",
         "collectors",
     ),
     Option(SERIES_LIMIT, 10_000, LIMIT_HELP, "collectors", least=LEAST, most=MOST),
-    Option(COMPATIBLE, False, "Add node_exporter's series of InfiniBand, in its names and units.", "collectors"),
+    Option(COMPATIBLE, False, "Add node_exporter's InfiniBand series, with its names and units.", "collectors"),
 )
 METRICS = (*(value for value in vars(metrics).values() if isinstance(value, Metric)), *node_exporter.METRICS)
 CLOSE_SECONDS = 2.5

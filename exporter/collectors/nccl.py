@@ -41,26 +41,26 @@ FLAGS = (
         "spans-per-second",
         1000,
         "Maximum number of spans a second. Above it collectives are sampled: all ranks on all nodes select the same "
-        "ones.",
+        "collectives.",
         0,
         1 << 30,
     ),
     Flag(
         "slow-call-seconds",
         1.0,
-        "Least time of a call that has a span though its trace is not sampled, in seconds.",
+        "Least time of a call that has a span although its trace is not sampled, in seconds.",
         0,
         1_000_000_000,
     ),
     Flag(
         "message-spans",
         False,
-        "Time each Send and Recv, also those of groups, and make spans of them: two traps a message instead of one.",
+        "Time each Send and Recv, in groups too, and export spans of them: two traps a message instead of one.",
     ),
     Flag(
         "group-overhead-seconds",
         0.00001,
-        "Maximum cost of the probes of Send and Recv in a group of them on average, by calls and calibrated price, in "
+        "Maximum cost of the probes of Send and Recv in an average group of them, from calls and calibrated cost, in "
         "seconds. Above it, and above half a percent of a core, messages are probed in windows and estimated by "
         "groups. 0: no such maximum.",
         0,
@@ -69,14 +69,14 @@ FLAGS = (
     Flag(
         "compare-across-containers",
         False,
-        "Compare when ranks arrive also where they are in several pods, jobs or users' processes. A job that uses"
-        " the hash of another's communicator can then make its ranks look late.",
+        "Compare the arrival of ranks across pods, jobs and users' processes too. A job that uses the hash of another "
+        "job's communicator can then make that job's ranks look late.",
     ),
     Flag(
         "cluster",
         "",
-        "Name of the cluster, mixed into trace ids and equal on all nodes. Separates clusters that push to one "
-        "backend. Empty: none.",
+        "Name of the cluster, equal on all nodes, which becomes part of trace ids. Separates clusters that push to "
+        "one backend. Empty: none.",
     ),
     limit_flag(10_000),
 )

@@ -29,7 +29,7 @@ FLAGS = (
     Flag(
         "interval",
         60.0,
-        "Interval between queries to a job, each of which all its ranks answer, in seconds.",
+        "Interval between queries to a job, each answered by all its ranks, in seconds.",
         1,
         86_400,
     ),

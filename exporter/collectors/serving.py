@@ -38,7 +38,7 @@ FLAGS = (
     Flag(
         "processes",
         "gpu",
-        "Processes with sockets that are followed. gpu: those that use a GPU, their containers, pods and process "
+        "Processes with sockets that are followed. gpu: processes that use a GPU, their containers, pods and process "
         "trees; all: every process of the node.",
         choices=("gpu", "all"),
     ),
@@ -46,20 +46,20 @@ FLAGS = (
         "tls",
         False,
         "Read requests over TLS too, by probes on SSL_read and SSL_write of the OpenSSL libraries (libssl.so) that "
-        "followed processes map: two traps at each of their calls, about 11 µs together. Before Linux 6.11, and beyond "
-        "64 followed processes of a file, the traps are in every process that maps it.",
+        "followed processes map: two traps at each of their calls, about 11 µs together. Before Linux 6.11, and "
+        "beyond 64 followed processes of a file, the traps are in every process that maps it.",
     ),
     Flag(
         "engine-metrics",
         False,
-        "Read the /metrics of inference engines among the followed processes, and show them in their own names with "
-        "the labels of the process.",
+        "Read the /metrics of inference engines among the followed processes, and export them under their own names "
+        "with the labels of the process.",
     ),
     Flag("engine-interval", 15.0, "Interval between two readings of an engine's metrics, in seconds.", 1, 3600),
     Flag(
         "engine-namespaces",
         False,
-        "Enter the network namespaces of containers to read engines' metrics, which takes CAP_SYS_ADMIN.",
+        "Enter the network namespaces of containers to read engines' metrics, which needs CAP_SYS_ADMIN.",
         capability=privileges.ENTERING_NAMESPACES,
     ),
     limit_flag(20_000),

@@ -23,15 +23,16 @@ from exporter.topology.place import NAMES, OF_A_DEVICE, Place
 
 INFO = Metric(
     "accel.node.topology_info",
-    "Always 1: where the node is in its cluster, by the labels that are known. leaf is the switch, or the provider's "
-    "group of nodes, next to the node, spine and core are those above it; block is Slurm's; nvlink_domain is the "
-    "cluster UUID and the clique of its GPUs, or what a label of the node names so. Join it on (job, instance).",
+    "Always 1: place of the node in its cluster, by the labels that are known. leaf is the switch, or the provider's "
+    "group of nodes, next to the node; spine and core are the levels above it; block is Slurm's block; nvlink_domain "
+    "is the cluster UUID and clique of the node's GPUs, or the value of a node label. Join it on (job, instance).",
     Kind.GAUGE,
     labels=NAMES,
 )
 DEVICE = Metric(
     "rdma.device.topology_info",
-    "Always 1: the switches of one RDMA device, by --collector.topology.file. Without it those of the node count.",
+    "Always 1: switches of one RDMA device, from --collector.topology.file. For a device without this series the "
+    "switches of the node count.",
     Kind.GAUGE,
     labels=("device", *OF_A_DEVICE),
 )
@@ -45,16 +46,16 @@ FLAGS = (
     Flag(
         "node-labels",
         False,
-        "Read the labels of this node in Kubernetes, which takes the right to get nodes: zone, region, and those of "
-        "NVIDIA topograph, the GPU operator, EKS and GKE.",
+        "Read the labels of this node in Kubernetes, which needs the right to get nodes: zone, region, and the labels "
+        "of NVIDIA topograph, the GPU operator, EKS and GKE.",
     ),
-    Flag("labels", (), "Labels of nodes that count before the known ones, as rack=example.com/rack. Empty: none."),
+    Flag("labels", (), "Labels of nodes with priority over the known ones, as rack=example.com/rack. Empty: none."),
     Flag("slurm-conf", "", "File topology.conf or topology.yaml of Slurm. Empty: none."),
     Flag(
         "file",
         "",
-        "File with lines of NODES NAME=VALUE, such as node[01-32] rack=r7 leaf=l3. It counts before the others. Empty: "
-        "none.",
+        "File with lines of NODES NAME=VALUE, such as node[01-32] rack=r7 leaf=l3. It has priority over other "
+        "sources. Empty: none.",
     ),
     Flag("interval", 300.0, "Interval between readings, in seconds.", 1, 86_400),
     Flag("node-url", "", "URL of this node in Kubernetes. Empty: the API server by a pod's variables."),
@@ -62,7 +63,7 @@ FLAGS = (
     Flag(
         "ca-file",
         str(ACCOUNT / "ca.crt"),
-        "File with the certificate authorities for the URL. Empty: those of the system.",
+        "File with the certificate authorities for the URL. Empty: the system's.",
     ),
 )
 KEPT = 86_400.0

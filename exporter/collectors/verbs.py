@@ -53,7 +53,7 @@ FLAGS = (
     Flag(
         "poll-window-seconds",
         0.1,
-        "Time for which poll_cq is probed at once where it is called often, in seconds. Equal to the interval: "
+        "Time of one window in which poll_cq is probed where it is called often, in seconds. Equal to the interval: "
         "always, which costs programs that poll without pause most of their speed.",
         0.01,
         3600,
@@ -73,7 +73,9 @@ FLAGS = (
         0,
         1_000_000_000,
     ),
-    Flag("spans-per-second", 100, "Maximum number of spans a second; further ones are counted.", 0, 1 << 30),
+    Flag(
+        "spans-per-second", 100, "Maximum number of spans a second; further spans are dropped and counted.", 0, 1 << 30
+    ),
     limit_flag(10_000),
 )
 _LEAST_ROWS = 8192

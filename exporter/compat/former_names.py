@@ -12,7 +12,7 @@ from exporter.views import prometheus
 
 
 def _former(metric: Metric) -> Metric:
-    help_text = f"Deprecated, with --collector.faults.former-names only: {prometheus.name(metric)} by its former name."
+    help_text = f"Former name of {prometheus.name(metric)}. Deprecated; only with --collector.faults.former-names."
     return replace(metric, name=metric.name.replace(TODAY, FORMER, 1), help=help_text)
 
 

@@ -86,18 +86,18 @@ _PREFIX = "node_infiniband_"
 
 
 def _metric(name: str, what: str, kind: Kind, labels: tuple[str, ...] = ("device", "port")) -> Metric:
-    return Metric(
-        _PREFIX + name, f"{what}, in the name that node_exporter gives it.", kind, labels=labels, literal=True
-    )
+    return Metric(_PREFIX + name, f"{what}, under node_exporter's name.", kind, labels=labels, literal=True)
 
 
-INFO = _metric("info", "What an RDMA device is", Kind.GAUGE, ("device", "board_id", "firmware_version", "hca_type"))
-STATE = _metric("state_id", "State of the link, 4 is active", Kind.GAUGE)
-PHYSICAL_STATE = _metric("physical_state_id", "Physical state of the link, 5 is up", Kind.GAUGE)
+INFO = _metric(
+    "info", "Always 1: properties of an RDMA device", Kind.GAUGE, ("device", "board_id", "firmware_version", "hca_type")
+)
+STATE = _metric("state_id", "State of the link (4 is active)", Kind.GAUGE)
+PHYSICAL_STATE = _metric("physical_state_id", "Physical state of the link (5 is up)", Kind.GAUGE)
 RATE = _metric("rate_bytes_per_second", "Rate of the link", Kind.GAUGE)
 LIFESPAN = _metric("lifespan_seconds", "Age up to which the driver repeats counters, in whole seconds", Kind.GAUGE)
 _COUNTERS = {
-    (group, file): _metric(f"{name}_total", f"The file {group}/{file} of a port", Kind.COUNTER)
+    (group, file): _metric(f"{name}_total", f"Counter of the file {group}/{file} of a port", Kind.COUNTER)
     for group, names in _NAMES.items()
     for file, name in names.items()
 }

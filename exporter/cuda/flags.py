@@ -13,17 +13,17 @@ FLAGS = (
     Flag(
         "layers",
         "driver",
-        "API layers that are probed. The runtime calls the driver: with both, calls of programs with a shared "
-        "runtime cost twice as much, and are counted by the runtime's names too.",
+        "API layers that are probed. The runtime calls the driver: with both, calls of programs with a shared runtime "
+        "cost twice as much, and are also counted by the runtime's names.",
         choices=("driver", "runtime", "both"),
     ),
     Flag(
         "live-allocations",
         0,
-        "Maximum number of live allocations that are tracked, of all processes, with 120 bytes of kernel memory "
-        "each. One process gets an eighth of the table, at least one, and more while less than half is taken. 0: "
-        "three for each 4 MiB of the memory of the node's GPUs, 262,144 at least (also where NVML does not report"
-        " it) and 1,048,576 at most.",
+        "Maximum number of live allocations that are tracked, of all processes, with 120 bytes of kernel memory each. "
+        "One process gets an eighth of the table, at least one entry, and more while less than half of the table is "
+        "in use. 0: three for each 4 MiB of the memory of the node's GPUs, 262,144 at least (also where NVML does not "
+        "report it) and 1,048,576 at most.",
         0,
         1 << 24,
     ),
@@ -50,24 +50,24 @@ FLAGS = (
     Flag(
         "profile-cpu-ratio",
         0.05,
-        "Maximum part of one processor that unwinding stacks may take, with --web.enable-profiles; a minute of it"
-        " may be used at once. Further allocations are in profiles without their stacks.",
+        "Maximum part of one processor that unwinding stacks may take, with --web.enable-profiles; a minute of it may "
+        "be used at once. Beyond it allocations are in profiles without their stacks.",
         0.0,
         1.0,
     ),
     Flag(
         "profile-launches-every",
         1000,
-        "Number of launches of which one is sampled for the profile of launches, where it represents all of them, "
-        "with --web.enable-profiles. 0: none is.",
+        "Number of launches of which one is sampled for the profile of launches and represents all of them, with "
+        "--web.enable-profiles. 0: none is.",
         0,
         1 << 20,
     ),
     Flag(
         "profile-allocators",
         False,
-        "Probe the blocks of PyTorch's caching allocator, so that the profile of memory in use has what it holds by "
-        "their stacks, with --web.enable-profiles. It costs a probe at each block, and 90 MB of kernel memory.",
+        "Probe the blocks of PyTorch's caching allocator, so that the profile of memory in use attributes them to "
+        "stacks, with --web.enable-profiles. It costs a probe at each block, and 90 MB of kernel memory.",
     ),
     Flag(
         "hang-stacks-seconds",

@@ -8,10 +8,10 @@ _REQUEST = ("operation", "api", "filesystem")
 
 REQUESTS = Metric(
     "cufile.requests",
-    "Reads and writes that returned, failed ones included, by function (api); a batch counts each of its entries, 1024 "
-    "at most. Where return probes may not be used: those that were called. `filesystem` is that of the file, by the "
-    "kernel's name of its type; unknown where its handle was registered before the exporter saw the process, or is "
-    "of no file of the kernel.",
+    "Reads and writes that returned, failed ones included, by function (api); a batch counts as its entries, 1024 at "
+    "most. Without return probes: reads and writes that were called. `filesystem` is the kernel's name for the file's "
+    "type of file system; unknown where the handle was registered before the exporter saw the process, or is of no "
+    "file of the kernel.",
     Kind.COUNTER,
     labels=_REQUEST,
     process=True,
@@ -27,8 +27,8 @@ IO = Metric(
 )
 SUBMITTED = Metric(
     "cufile.submitted",
-    "Bytes named by asynchronous calls and entries of batches that were accepted. What of it was moved is not known. "
-    "Absent where return probes may not be used.",
+    "Bytes named by accepted asynchronous calls and batch entries. How many of them were moved is unknown. Absent "
+    "where return probes may not be used.",
     Kind.COUNTER,
     "By",
     labels=_REQUEST,
@@ -45,9 +45,10 @@ DURATION = Metric(
 )
 ERRORS = Metric(
     "cufile.errors",
-    "Calls that failed, by function (api), number (code) and its CUfileOpError in cufile.h (error, where it has one). "
-    "Code -1 is a read or write that failed with errno, which is the thread's own and not read: its error is errno. "
-    "Entries of an accepted batch and asynchronous requests fail later, and are none.",
+    "Calls that failed, by function (api), number (code) and constant of CUfileOpError in cufile.h (error; absent "
+    "where there is none). Code -1 is a read or write that failed with errno: error is then errno, because the value "
+    "belongs to the thread and is not read. Entries of an accepted batch and asynchronous requests fail later and are "
+    "not counted.",
     Kind.COUNTER,
     labels=("api", "code", "error"),
     process=True,

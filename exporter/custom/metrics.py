@@ -6,15 +6,15 @@ from exporter.model import Kind, Metric
 
 UP = Metric(
     "accel_exporter.custom.up",
-    "1 while the custom probe is compiled, loaded and read, else 0; the landing page shows why not.",
+    "1 while the custom probe is compiled, loaded and read, else 0; the landing page has the reason.",
     Kind.GAUGE,
     labels=("probe",),
 )
 STARTS = Metric(
     "accel_exporter.custom.restarts",
-    "Times the process that runs a custom probe was replaced. reason=refused: it does not compile or load, or does "
-    "not match its YAML file; failed: it could not be started; crashed: a signal ended it; ended: it ended by itself; "
-    "stalled: it sent nothing for too long.",
+    "Replacements of the process that runs a custom probe, by reason: refused (the probe does not compile or load, or "
+    "does not match its YAML file), failed (the process could not be started), crashed (a signal ended it), ended (it "
+    "ended by itself), stalled (it sent nothing for too long).",
     Kind.COUNTER,
     labels=("probe", "reason"),
 )
@@ -27,8 +27,8 @@ RESIDENT = Metric(
 )
 PROCESSOR = Metric(
     "accel_exporter.custom.cpu",
-    "Processor time of the process that runs a custom probe, compiling included; what its BPF programs take from "
-    "others is accel_exporter_probe_run_seconds_total.",
+    "Processor time of the process that runs a custom probe, compiling included. The time that its BPF programs take "
+    "from other processes is accel_exporter_probe_run_seconds_total.",
     Kind.COUNTER,
     unit="s",
     labels=("probe",),
@@ -41,7 +41,7 @@ RUNS = Metric(
 )
 TRACEPOINT = Metric(
     "accel_exporter.custom.tracepoint.attached",
-    "1 if the custom probe is attached to this tracepoint of the kernel, else 0; the landing page shows why not.",
+    "1 if the custom probe is attached to this tracepoint of the kernel, else 0; the landing page has the reason.",
     Kind.GAUGE,
     labels=("probe", "tracepoint"),
 )
@@ -65,13 +65,14 @@ UNREAD = Metric(
 )
 LOST = Metric(
     "accel_exporter.custom.lost",
-    "What the custom probe's program could not keep, as it counts in the map that its YAML file names under `lost`.",
+    "Records that the custom probe's program could not keep, as counted by the map that its YAML file names under "
+    "`lost`.",
     Kind.COUNTER,
     labels=("probe",),
 )
 LIMITED = Metric(
     "accel_exporter.custom.records.limited",
-    "Records of a custom probe's buffers beyond --custom.spans-per-second: they became no spans.",
+    "Records of a custom probe's buffers that became no spans, because they were beyond --custom.spans-per-second.",
     Kind.COUNTER,
     labels=("probe",),
 )

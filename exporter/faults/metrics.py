@@ -9,29 +9,30 @@ _DEVICE = ("pci_bus_id", "kind", "root_port")
 
 FAULTS = Metric(
     "accel.node.fault",
-    "Faults since the exporter started, by signal (docs/faults.md lists them), by category (a row of the Llama 3 table "
-    "of interruptions), and by the component that failed. 0 where all of them are older.",
+    "Faults since the exporter started, by signal (docs/faults.md lists them), category (a row of the Llama 3 table "
+    "of interruptions) and failed component. 0 where all faults are older.",
     Kind.COUNTER,
     labels=_FAULT,
 )
 FAULT_LAST = Metric(
     "accel.node.fault.last_timestamp",
-    "Unix time of the newest fault of the series, also of one from before the exporter started; for a state that lasts "
-    "(an alarm, a dead drive) the time at which the state was last read.",
+    "Unix time of the newest fault of the series, faults from before the exporter's start included. For a state that "
+    "lasts (an alarm, a dead drive): the time of the last reading of the state.",
     Kind.GAUGE,
     "s",
     labels=_FAULT,
 )
 FAULTS_REPLAYED = Metric(
     "accel.node.fault.replayed",
-    "Faults that were there when the exporter started, in the kernel log or as a state that lasts: not in the counter.",
+    "Faults that existed when the exporter started, in the kernel log or as a state that lasts. Not included in the "
+    "counter.",
     Kind.GAUGE,
     labels=_FAULT,
 )
 SOURCE = Metric(
     "accel.node.fault.source_available",
-    "1 if this source of faults can be read on this node. 0 means that faults of this source are not seen, not that "
-    "there are none.",
+    "1 if this source of faults can be read on this node, else 0. At 0 faults of this source are not seen, which does "
+    "not mean that there are none.",
     Kind.GAUGE,
     labels=("source",),
 )
@@ -47,20 +48,21 @@ LINK_WIDTH = Metric(
 )
 LINK_WIDTH_MOST = Metric(
     "accel.node.pci.link.width_max",
-    "Lanes that the device could use; its slot may have fewer.",
+    "Maximum number of PCIe lanes that the device can use; its slot may have fewer.",
     Kind.GAUGE,
     labels=_DEVICE,
 )
 LINK_SPEED = Metric(
     "accel.node.pci.link.speed",
-    "Transfers a second of each lane, in 10^9. GPUs lower it while they are idle.",
+    "Speed of the PCIe link to the device, in 10^9 transfers a second for each lane. GPUs lower it while they are "
+    "idle.",
     Kind.GAUGE,
     labels=_DEVICE,
 )
 EDAC = Metric(
     "accel.node.edac.errors",
-    "Memory errors since the machine started, as the memory controller's driver counts them: corrected, uncorrected. "
-    "dimm is the label of the module where the driver knows it.",
+    "Memory errors since the machine started, counted by the memory controller's driver: corrected, uncorrected. dimm "
+    "is the module's label, where the driver knows it.",
     Kind.COUNTER,
     labels=("controller", "dimm", "type"),
 )
@@ -73,7 +75,7 @@ ALARM = Metric(
 IPMI = Metric(
     "accel.node.ipmi.sensor.state",
     "State of a sensor of the management controller: 0 nominal, 1 warning, 2 critical, as FreeIPMI interprets the "
-    "reading. Sensors that do not answer are left out; category is the category of the sensor's faults.",
+    "reading. Sensors that do not answer are absent; category is the category of the sensor's faults.",
     Kind.GAUGE,
     labels=("sensor", "type", "category"),
 )
@@ -85,8 +87,8 @@ NVME_LIVE = Metric(
 )
 NVME_WARNING = Metric(
     "accel.node.nvme.critical_warning",
-    "The NVMe drive's critical warning byte (SMART log): 1 spare low, 2 temperature, 4 reliability degraded, 8 read "
-    "only, 16 backup failed, added up.",
+    "Critical warning byte of the NVMe drive's SMART log, a sum of 1 spare low, 2 temperature, 4 reliability "
+    "degraded, 8 read only, 16 backup failed.",
     Kind.GAUGE,
     labels=("device",),
 )
@@ -98,7 +100,7 @@ NVME_USED = Metric(
     ("device",),
 )
 NVME_SPARE = Metric(
-    "accel.node.nvme.spare", "Share of the NVMe drive's spare blocks that is left.", Kind.GAUGE, "1", ("device",)
+    "accel.node.nvme.spare", "Share of the NVMe drive's spare blocks that remains.", Kind.GAUGE, "1", ("device",)
 )
 NVME_MEDIA = Metric(
     "accel.node.nvme.media.errors",
@@ -108,14 +110,14 @@ NVME_MEDIA = Metric(
 )
 BOOT = Metric(
     "accel.node.boot.timestamp",
-    "Unix time at which the kernel started; boot_id is the kernel's.",
+    "Unix time at which the kernel started; boot_id is the kernel's identifier of this boot.",
     Kind.GAUGE,
     "s",
     ("boot_id",),
 )
 SHUTDOWN = Metric(
     "accel.node.shutdown.timestamp",
-    "Unix time for which systemd-logind has a shutdown scheduled; mode is the kind of shutdown, such as reboot.",
+    "Unix time of the shutdown that systemd-logind has scheduled; mode is its kind, such as reboot.",
     Kind.GAUGE,
     "s",
     ("mode",),
@@ -123,13 +125,13 @@ SHUTDOWN = Metric(
 CPUS = Metric("accel.node.cpus.online", "Online CPUs.", Kind.GAUGE)
 MEMORY = Metric(
     "accel.node.memory.usable",
-    "Memory that the kernel can allocate: installed memory without that reserved by firmware and kernel (MemTotal).",
+    "Memory that the kernel can allocate (MemTotal): installed memory, minus memory that firmware and kernel reserve.",
     Kind.GAUGE,
     "By",
 )
 EXPECTED = Metric(
     "accel.node.devices.expected",
-    "Devices that the node should have working, by kind, as --collector.faults.expected gives them.",
+    "Devices that the node should have working, by kind, from --collector.faults.expected.",
     Kind.GAUGE,
     labels=("kind",),
 )
@@ -142,8 +144,8 @@ SERVICE = Metric(
 )
 BLOCKED = Metric(
     "gpu.processes.blocked",
-    "Processes on GPUs, as NVML lists them, with a thread that has not run for a minute or more, waiting in the kernel "
-    "where no signal wakes it (state D).",
+    "Processes on GPUs, as listed by NVML, with a thread that has waited in the kernel for a minute or more in "
+    "uninterruptible sleep (state D: no signal wakes it).",
     Kind.GAUGE,
 )
 CLOCK_SYNCHRONIZED = Metric(
@@ -153,21 +155,21 @@ CLOCK_SYNCHRONIZED = Metric(
 )
 CLOCK_ERROR = Metric(
     "accel.node.clock.max_error",
-    "Greatest error that the synchronized clock may have, as the kernel counts it (adjtimex: maxerror).",
+    "Maximum error of the synchronized clock, according to the kernel (adjtimex: maxerror).",
     Kind.GAUGE,
     "s",
 )
 REPORT = Metric(
     "accel.node.report.timestamp",
-    "Unix time from which a fault or a maintenance counts that was reported by a file in "
-    "--collector.faults.reports; absent when the file is removed.",
+    "Unix time from which a fault or a maintenance counts that a file in --collector.faults.reports reports; absent "
+    "when the file is removed.",
     Kind.GAUGE,
     "s",
     ("category", "component"),
 )
 ACTIVE_TEST = Metric(
     "accel.node.diagnostic.last_pass.timestamp",
-    "Unix time at which the last active test of this node's GPUs passed: the modification time of the file given with "
+    "Unix time at which the last active test of this node's GPUs passed: the modification time of the file "
     "--collector.faults.diagnostic-stamp, which the test touches.",
     Kind.GAUGE,
     "s",

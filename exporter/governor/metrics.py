@@ -7,8 +7,8 @@ from exporter.model import Kind, Metric
 _OF = ("probe", "symbol", "library")
 SAMPLED = Metric(
     "accel_exporter.probe.sampled.ratio",
-    "Share of the last minute for which the symbol's calls were probed: 1 while each call is counted; below it counts "
-    "of its calls are estimates. Symbols that may be probed in windows only, to stay within --overhead.max-ratio.",
+    "Share of the last minute for which the symbol's calls were probed: at 1 each call is counted, below 1 counts of "
+    "its calls are estimates. Only for symbols that may be probed in windows, to stay within --overhead.max-ratio.",
     Kind.GAUGE,
     "1",
     labels=_OF,
@@ -16,22 +16,23 @@ SAMPLED = Metric(
 LEVEL = Metric(
     "accel_exporter.probe.throttle.level",
     "Reduction of probing to stay within --overhead.max-ratio: 0 none, 1 the symbol is probed in windows. A window "
-    "covers all processes that use the file, from Linux 6.11 on without those in which launches cost less; the process "
-    "with the highest cost for its CPU time decides.",
+    "covers all processes that use the file; from Linux 6.11 on, without processes in which launches cost less. The "
+    "process with the highest cost for its CPU time decides.",
     Kind.GAUGE,
     labels=_OF,
 )
 THROTTLED = Metric(
     "accel_exporter.probe.throttles",
-    "Times a file's symbols went from all calls to windows, to stay within --overhead.max-ratio.",
+    "Times that a file's symbols changed from probing all calls to probing in windows, to stay within "
+    "--overhead.max-ratio.",
     Kind.COUNTER,
     labels=("probe",),
 )
 USED = Metric(
     "accel_exporter.overhead.budget.used.ratio",
-    "Cost of the probes of CUDA, NCCL, RDMA and cuFile in the process for which it is highest, in parts of what "
-    "--overhead.max-ratio allows of that process's CPU time, over the last seconds; of processes in which this probe's "
-    "symbols cost enough to matter, 0 without one. Above 1 for long: the cost is of symbols that are not probed in "
+    "Overhead of the probes of CUDA, NCCL, RDMA and cuFile in the process with the highest overhead, as a share of "
+    "the CPU time that --overhead.max-ratio allows there, over the last seconds. Only processes in which this probe's "
+    "symbols cost enough to matter; 0 without one. A value above 1 for long comes from symbols that are not probed in "
     "windows.",
     Kind.GAUGE,
     "1",
@@ -39,9 +40,9 @@ USED = Metric(
 )
 NODE_USED = Metric(
     "accel_exporter.overhead.node.used.ratio",
-    "Cost of the probes of all processes together, in parts of --overhead.max-cores, over the last 10 seconds; as "
-    "accel_exporter_overhead_seconds_total. Absent without that bound, and while the cost of a probe is not known. "
-    "Above 1 for long: the cost is of symbols that are not probed in windows.",
+    "Overhead of the probes in all processes together, as a share of --overhead.max-cores, over the last 10 seconds; "
+    "estimated like accel_exporter_overhead_seconds_total. Absent without this limit, and while the cost of a probe "
+    "is unknown. A value above 1 for long comes from symbols that are not probed in windows.",
     Kind.GAUGE,
     "1",
 )

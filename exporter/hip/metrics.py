@@ -7,8 +7,8 @@ from exporter.model import Kind, Metric
 ALLOCATED = Metric(
     "gpu.hip.memory.allocations",
     "Bytes of successful allocations, by kind of memory: device (hipMalloc), pool (hipMallocAsync), managed, "
-    "pinned_host (allocated or registered). What a framework reserves, not its tensors; arrays, memory of "
-    "hipMemCreate, memory that graphs allocate, and the runtime's own, is not seen.",
+    "pinned_host (allocated or registered). For a framework these are its reservations, not its tensors. Arrays, "
+    "memory of hipMemCreate, memory that graphs allocate, and the runtime's own, is not seen.",
     Kind.COUNTER,
     "By",
     labels=("memory",),
@@ -16,8 +16,8 @@ ALLOCATED = Metric(
 )
 FREED = Metric(
     "gpu.hip.memory.frees",
-    "Bytes freed of allocations that were seen. implicit=true: not by a call that was seen, but because their process"
-    " ended or their address was allocated once more. Sum both for all, but for untracked memory.",
+    "Bytes freed of allocations that were seen. implicit=true: freed without a seen call, because the process ended "
+    "or the address was allocated once more. The sum over implicit is all freed memory, except untracked memory.",
     Kind.COUNTER,
     "By",
     labels=("memory", "implicit"),
@@ -25,10 +25,10 @@ FREED = Metric(
 )
 USED = Metric(
     "gpu.hip.memory.usage",
-    "Bytes allocated and not freed, as the probes saw it; allocations older than the probes are missing. Absent where"
-    " a part of it is untracked, a call found no room in the table of calls in flight or was made on a signal stack "
+    "Bytes allocated and not freed, as the probes saw them; allocations older than the probes are missing. Absent "
+    "where a part is untracked, a call found no room in the table of calls in flight or was made on a signal stack "
     "inside another call, a call did not return (longjmp, a cancelled thread), return probes were off for a while, "
-    "another program replaced this one (exec), or hipDeviceReset was called.",
+    "another program replaced the process's program (exec), or hipDeviceReset was called.",
     Kind.GAUGE,
     "By",
     labels=("memory",),
@@ -36,8 +36,8 @@ USED = Metric(
 )
 UNTRACKED = Metric(
     "gpu.hip.memory.untracked",
-    "Bytes of successful allocations for which the table of live allocations had no room, or their process had its "
-    "share of it: part of the allocations, but not of frees.",
+    "Bytes of successful allocations that the table of live allocations did not take: it was full, or the process had "
+    "its share of it. Included in the allocations, but not in the frees.",
     Kind.COUNTER,
     "By",
     labels=("memory",),
@@ -45,32 +45,32 @@ UNTRACKED = Metric(
 )
 UNMATCHED_FREES = Metric(
     "gpu.hip.memory.frees.unseen",
-    "Successful frees of memory without a seen allocation: it is older than the probes, another process's, or "
-    "untracked. `memory` is what the called function usually frees.",
+    "Successful frees without a seen allocation: memory older than the probes, of another process, or untracked. "
+    "`memory` is the kind that the called function usually frees.",
     Kind.COUNTER,
     labels=("memory",),
     process=True,
 )
 SEEN_FROM_START = Metric(
     "gpu.hip.seen_from_start",
-    "1 for a process of which every call on memory was seen; 0 for one that was running already, for one that replaced "
-    "another program (exec) and may have made calls before this was noticed, without return probes, and where bytes in "
-    "use are absent: memory of other calls is in no metric.",
+    "1 for a process with every call on memory seen; 0 for a process that was already running, that replaced its "
+    "program (exec) and may have made calls before this was noticed, without return probes, and where "
+    "gpu_hip_memory_usage_bytes is absent: memory of unseen calls is in no metric.",
     Kind.GAUGE,
     process=True,
 )
 CALLS = Metric(
     "gpu.hip.api.calls",
-    "Calls by function, failed ones included. Of a function that another one calls, that call is not counted, unless"
-    " return probes may not be used or the table of calls in flight is full.",
+    "Calls by function, failed calls included. A call that one HIP function makes to another is not counted, unless "
+    "return probes may not be used or the table of calls in flight is full.",
     Kind.COUNTER,
     labels=("api",),
     process=True,
 )
 ERRORS = Metric(
     "gpu.hip.api.errors",
-    "Calls that returned an error, by its number (code) and its constant in HIP's headers (error, where it has one). "
-    "Errors that launches return are not seen. Absent where return probes may not be used.",
+    "Calls that returned an error, by its number (code) and its constant in HIP's headers (error; absent where there "
+    "is none). Errors that launches return are not seen. Absent where return probes may not be used.",
     Kind.COUNTER,
     labels=("api", "code", "error"),
     process=True,
@@ -85,14 +85,14 @@ LAST_ERROR = Metric(
 )
 LAUNCHES = Metric(
     "gpu.hip.kernel.launch.calls",
-    "Calls that launch a kernel, failed ones included: launches requested, not kernels that the GPU has run. One that"
-    " launches on several devices is one call. Kernels of graphs are not counted.",
+    "Kernel launch calls, failed calls included: launches requested, not kernels that the GPU has run. A launch on "
+    "several devices is one call. Kernels of graphs are not counted.",
     Kind.COUNTER,
     process=True,
 )
 GRAPH_LAUNCHES = Metric(
     "gpu.hip.graph.launch.calls",
-    "Calls that launch a graph, failed ones included, however many kernels it has.",
+    "Graph launch calls, failed calls included: one each, however many kernels the graph has.",
     Kind.COUNTER,
     process=True,
 )
@@ -105,7 +105,7 @@ LAST_LAUNCH = Metric(
 )
 COPIED = Metric(
     "gpu.hip.memory.copies",
-    "Bytes of copies that HIP accepted; a copy may still be under way. direction is that of the function's name or "
+    "Bytes of copies that HIP accepted; a copy may still be in progress. direction comes from the function's name or "
     "its hipMemcpyKind: unknown for hipMemcpyDefault and for hip_Memcpy2D. Copies inside graphs and kernels are not "
     "seen. Absent where return probes may not be used.",
     Kind.COUNTER,
@@ -115,8 +115,8 @@ COPIED = Metric(
 )
 WAITED = Metric(
     "gpu.hip.sync_wait",
-    "Time threads were blocked in calls that wait for the GPU, failed calls included. Absent where return probes may "
-    "not be used.",
+    "Time that threads were blocked in calls that wait for the GPU, failed calls included. Absent where return probes "
+    "may not be used.",
     Kind.HISTOGRAM,
     "s",
     labels=("api",),
@@ -124,7 +124,7 @@ WAITED = Metric(
 )
 COPIES_UNREAD = Metric(
     "gpu.hip.memory.copies.unread",
-    "Copies that HIP accepted and that are not counted in bytes: of arrays in three dimensions, in batches, described"
-    " by a HIP_MEMCPY3D, or by a structure that could not be read from the process.",
+    "Copies that HIP accepted, without counted bytes: copies of arrays in three dimensions, in batches, described by "
+    "a HIP_MEMCPY3D, or described by a structure that could not be read from the process.",
     Kind.COUNTER,
 )

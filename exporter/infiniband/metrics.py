@@ -8,7 +8,7 @@ PORT = ("device", "port")
 
 IO = Metric(
     "rdma.port.io",
-    "Bytes that a port sent and received, headers included: on InfiniBand of all its traffic, on Ethernet of RDMA. "
+    "Bytes that a port sent and received, headers included: all traffic on InfiniBand, RDMA traffic on Ethernet. "
     "Absent where the driver does not count them.",
     Kind.COUNTER,
     "By",
@@ -23,56 +23,56 @@ PACKETS = Metric(
 )
 TRANSMIT_WAIT = Metric(
     "rdma.port.transmit_wait",
-    "Ticks for which a port had data to send, and had no credits or lost the arbitration (port_xmit_wait). "
-    "The length of a tick is the device's own.",
+    "Ticks in which a port had data to send, but no credits, or lost the arbitration (port_xmit_wait). The device "
+    "defines the length of a tick.",
     Kind.COUNTER,
     "{tick}",
     PORT,
 )
 LINK_ERRORS = Metric(
     "rdma.link.errors",
-    "Errors of the link by the counters of the InfiniBand specification: symbol errors, recoveries, exceeded limits of "
-    "local integrity and of receive buffers, packets received damaged, and packets damaged before the other end. "
-    "Kinds overlap: their sum has no meaning.",
+    "Errors of the link, by the InfiniBand specification's counters: symbol errors, recoveries, exceeded limits of "
+    "local integrity and of receive buffers, packets received damaged, and packets damaged before they reached the "
+    "link's other end. Kinds overlap: do not add them.",
     Kind.COUNTER,
     labels=(*PORT, "error"),
 )
 DISCARDED = Metric(
     "rdma.packets.discarded",
-    "Packets discarded by the port: to transmit, because the link is down or congested; received. Absent where the "
-    "driver does not count them.",
+    "Packets discarded by the port, by direction: to transmit (the link is down or congested), or received. Absent "
+    "where the driver does not count them.",
     Kind.COUNTER,
     "{packet}",
     (*PORT, "direction"),
 )
 RETRIES_EXCEEDED = Metric(
     "rdma.retries.exceeded",
-    "Requests given up after their last retry: transport, without an acknowledgement; rnr, because the receiver had no "
-    "buffer.",
+    "Requests given up after their last retry, by kind: transport (no acknowledgement), rnr (the receiver had no "
+    "buffer).",
     Kind.COUNTER,
     "{request}",
     (*PORT, "kind"),
 )
 HW_COUNTER = Metric(
     "rdma.port.hw_counter",
-    "With --collector.infiniband.all-counters only: a file of counters/ or hw_counters/ (the label group) of a port, "
-    "or of the device where port is missing. Units are those of the files, but port_xmit_data and port_rcv_data are "
-    "in bytes; a counter that wraps at 32 bits in the device does not wrap here.",
+    "Counter from a file of counters/ or hw_counters/ (the label group) of a port, or of the device where port is "
+    "missing. Only with --collector.infiniband.all-counters. Units are the units of the files, except port_xmit_data "
+    "and port_rcv_data, which are in bytes; a counter that wraps at 32 bits in the device does not wrap here.",
     Kind.COUNTER,
     labels=(*PORT, "group", "counter"),
 )
 HW_VALUE = Metric(
     "rdma.port.hw_value",
-    "With --collector.infiniband.all-counters only: a file beside the counters that is not a counter: a current number "
-    "or a setting, as the driver has it.",
+    "Value of a file next to the counters that is not a counter: a current number or a setting, as the driver has it. "
+    "Only with --collector.infiniband.all-counters.",
     Kind.GAUGE,
     labels=(*PORT, "group", "counter"),
 )
 NAKS_RECEIVED = Metric(
     "rdma.naks.received",
-    "Negative acknowledgements that this port received for packets it sent: sequence, the peer missed a packet (one "
-    "for a gap, not for a packet); rnr, the peer had no receive buffer; implied by a later packet's number. Absent "
-    "where the driver does not count them.",
+    "Negative acknowledgements that this port received for packets it sent, by kind: sequence (the peer missed a "
+    "packet; one for a gap, not for each packet), rnr (the peer had no receive buffer), implied (by a later packet's "
+    "number). Absent where the driver does not count them.",
     Kind.COUNTER,
     labels=(*PORT, "kind"),
 )
@@ -85,55 +85,57 @@ NAKS_SENT = Metric(
 )
 PACKETS_SENT = Metric(
     "rdma.packets.sent",
-    "RDMA packets that this port sent, acknowledgements and retransmissions included; on an InfiniBand link all of "
-    "its packets. Absent where the driver does not count them.",
+    "RDMA packets sent by this port, acknowledgements and retransmissions included; on an InfiniBand link, all "
+    "packets. Absent where the driver does not count them.",
     Kind.COUNTER,
     labels=PORT,
 )
 NACK_RATIO = Metric(
     "rdma.nack",
-    "Negative acknowledgements received over packets sent, by kind, within the last minute of readings. Absent where "
-    "nothing was sent, or the driver does not count both.",
+    "Negative acknowledgements received per packet sent, by kind, within the last minute of readings. Absent where "
+    "nothing was sent, or where the driver does not count both.",
     Kind.GAUGE,
     "1",
     (*PORT, "kind"),
 )
 RETRANSMITTED = Metric(
     "rdma.packets.retransmitted",
-    "Packets retransmitted. EFA has no negative acknowledgements: its loss is this over rdma_packets_sent_total.",
+    "Packets retransmitted. EFA has no negative acknowledgements: its loss is this number over "
+    "rdma_packets_sent_total.",
     Kind.COUNTER,
     labels=PORT,
 )
 TIMEOUTS = Metric(
     "rdma.ack.timeouts",
-    "Acknowledgements that the sender did not receive in time.",
+    "Acknowledgements that did not reach the sender in time.",
     Kind.COUNTER,
     labels=PORT,
 )
 ECN_MARKED = Metric(
     "rdma.ecn.packets.marked",
-    "RDMA packets received that a switch had marked for congestion (ECN).",
+    "RDMA packets received with a switch's mark for congestion (ECN).",
     Kind.COUNTER,
     labels=PORT,
 )
 CNPS = Metric(
     "rdma.cnp.packets",
-    "Congestion notification packets: sent to a peer that sends here too fast; handled, received and obeyed; ignored.",
+    "Congestion notification packets, by kind: sent (to a peer that sends too fast), handled (received and obeyed), "
+    "ignored (received and not obeyed).",
     Kind.COUNTER,
     labels=(*PORT, "kind"),
 )
 UNATTRIBUTED = Metric(
     "rdma.bytes.unattributed",
-    "Bytes that this port sent beyond those seen posted since every process was observed: headers, acknowledgements, "
-    "retransmissions, answers to READs of peers, and posts that bypass libibverbs (by GPUs, UCX rc_mlx5, EFA direct, "
-    "the kernel). Absent while the post_send of some provider in use is not probed.",
+    "Bytes sent by this port beyond the bytes seen posted, since every process was observed: headers, "
+    "acknowledgements, retransmissions, answers to READs of peers, and posts that bypass libibverbs (by GPUs, UCX "
+    "rc_mlx5, EFA direct, the kernel). Absent while the post_send of a provider in use is not probed.",
     Kind.COUNTER,
     "{byte}",
     PORT,
 )
 STATE = Metric(
     "rdma.link.state",
-    "State of the link as InfiniBand numbers it: 1 down, 2 init, 3 armed, 4 active, 5 active and about to go down.",
+    "State of the link, in InfiniBand's numbers: 1 down, 2 init, 3 armed, 4 active, 5 active and about to go down.",
     Kind.GAUGE,
     labels=PORT,
 )
@@ -150,16 +152,17 @@ SPEED = Metric(
     "By/s",
     PORT,
 )
-WIDTH = Metric("rdma.link.width", "Lanes of the link now.", Kind.GAUGE, "{lane}", PORT)
+WIDTH = Metric("rdma.link.width", "Current number of lanes of the link.", Kind.GAUGE, "{lane}", PORT)
 DOWNED = Metric(
     "rdma.link.downed",
-    "Times the link went down: link_downed on InfiniBand (where many devices stop at 255), carrier losses on Ethernet.",
+    "Times that the link went down: link_downed on InfiniBand (where many devices stop at 255), carrier losses on "
+    "Ethernet.",
     Kind.COUNTER,
     labels=PORT,
 )
 DEVICE_INFO = Metric(
     "rdma.device_info",
-    "Always 1: properties of an RDMA device. driver is the kernel's.",
+    "Always 1: properties of an RDMA device. driver is the kernel driver.",
     Kind.GAUGE,
     labels=("device", "driver", "firmware", "board_id", "hca_type", "pci_bus_id"),
 )
@@ -172,8 +175,8 @@ PORT_INFO = Metric(
 )
 PFC_FRAMES = Metric(
     "rdma.pfc.pause_frames",
-    "Pause frames of the port's network interface, received (the peer stops this port) or sent, by priority; "
-    "priority all counts those for the whole link.",
+    "Pause frames of the port's network interface, by direction: received (the peer stops this port) or sent; and by "
+    "priority, where all is the count for the whole link.",
     Kind.COUNTER,
     labels=(*PORT, "priority", "direction"),
 )
@@ -186,7 +189,8 @@ PFC_SECONDS = Metric(
 )
 PFC_STORMS = Metric(
     "rdma.pfc.pause_storms",
-    "Times the interface sent pauses for too long: warning; error, the interface stopped sending them.",
+    "Times that the interface sent pauses for too long, by severity: warning; error (the interface stopped sending "
+    "them).",
     Kind.COUNTER,
     labels=(*PORT, "severity"),
 )
@@ -212,17 +216,17 @@ NETDEV_PACKETS = Metric(
 )
 NETDEV_DISCARDED = Metric(
     "rdma.netdev.packets.discarded",
-    "Packets that the port's network interface received and discarded: no buffer of the port, no receive buffer of the "
-    "host (host_buffer), a congested host (host_congestion), or a full buffer towards PCIe (pcie). Priority all counts "
-    "those for the whole link.",
+    "Packets that the port's network interface received and discarded, by reason: buffer (the port had none), "
+    "host_buffer (no receive buffer of the host), host_congestion (a congested host), pcie (a full buffer towards "
+    "PCIe). priority=all is the count for the whole link.",
     Kind.COUNTER,
     "{packet}",
     (*PORT, "priority", "reason"),
 )
 NETDEV_MARKED = Metric(
     "rdma.netdev.packets.marked",
-    "Packets received with a mark for congestion (ECN), for the whole link (priority all); by=device: those that the "
-    "device marked itself because the host is congested, by priority.",
+    "Packets received with a mark for congestion (ECN), for the whole link (priority=all). by=device: packets that "
+    "the device itself marked because the host is congested, by priority.",
     Kind.COUNTER,
     "{packet}",
     (*PORT, "priority", "by"),
@@ -236,22 +240,23 @@ PCI_STALLED_TIME = Metric(
 )
 PCI_STALLED = Metric(
     "rdma.pci.stalled",
-    "Part of the last second in which the device had reads or writes for the host and PCIe accepted none.",
+    "Share of the last second in which the device had reads or writes for the host and PCIe accepted none.",
     Kind.GAUGE,
     "1",
     (*PORT, "direction"),
 )
 QP_COUNTER = Metric(
     "rdma.qp.hw_counter",
-    "Counters of queue pairs created since --collector.infiniband.qp-counters switched them on, of one process (=pid) "
-    "or of all on the port; qp_type is empty where types are not distinguished.",
+    "Counters of queue pairs created since --collector.infiniband.qp-counters enabled them: of one process (value "
+    "pid), or of all processes on the port. qp_type is empty where types are not distinguished.",
     Kind.COUNTER,
     labels=(*PORT, "qp_type", "counter"),
     process=True,
 )
 SUCCESS = Metric(
     "accel_exporter.infiniband.device_success",
-    "1 when the device was read in time, 0 when the reading failed or still runs; the device's series are absent then.",
+    "1 when the device was read in time; 0 when the reading failed or has not ended, and the device's series are "
+    "absent.",
     Kind.GAUGE,
     labels=("device",),
 )

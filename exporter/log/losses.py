@@ -7,9 +7,8 @@ from exporter.model import Kind, Metric
 
 DROPPED = Metric(
     "accel_exporter.log.lines_dropped",
-    "Log lines that were not written: repeated within a minute or beyond the rate of their place in the code "
-    "(`rate_limit`), because standard error was not read fast enough (`queue_full`), or because writing failed "
-    "(`write_error`).",
+    "Log lines that were not written, by reason: rate_limit (repeated within a minute, or beyond the rate of their "
+    "place in the code), queue_full (standard error was not read fast enough), write_error (writing failed).",
     Kind.COUNTER,
     labels=("reason",),
 )

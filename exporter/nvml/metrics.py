@@ -18,29 +18,30 @@ def _counter(name: str, help_text: str, unit: str = "", *labels: str) -> Metric:
 
 INFO = _gauge(
     "hw.gpu.info",
-    "Always 1; what identifies the GPU, its driver and its firmware. device is the N of /dev/nvidiaN.",
+    "Always 1: identity of the GPU, its driver and its firmware. device is the N of /dev/nvidiaN.",
     "",
     *("name", "pci_bus_id", "serial", "device", "brand", "compute_capability", "board_part_number"),
     *("vbios", "inforom_image", "driver_version", "nvml_version", "cuda_version", "mig", "virtualization"),
 )
 STATUS = Metric(
     "hw.status",
-    "1 for the state the GPU is in, else 0. ok: the GPU answers and needs nothing. degraded: the GPU answers and "
-    "requests an action (gpu_recovery_action). failed: the GPU needs a reset, or nothing can be read. lost: the GPU "
-    "fell off the bus or was removed. stalled: a call about the GPU did not return, so no calls about it are made.",
+    "1 for the current state of the GPU, else 0. ok: the GPU answers and requests no action. degraded: the GPU "
+    "answers and requests an action (gpu_recovery_action). failed: the GPU needs a reset, or nothing can be read. "
+    "lost: the GPU fell off the bus or was removed. stalled: a call about the GPU did not return, so no calls about "
+    "it are made.",
     Kind.GAUGE,
     labels=(*HARDWARE, "state"),
 )
 UTILIZATION = _gauge(
     "hw.gpu.utilization",
-    "Share of the last sample period in which the engine was in use: general is one kernel or more running, however "
-    "small (see gpu_sm_active_ratio for how much of the GPU was).",
+    "Share of the last sample period in which the engine was in use. task=general: one or more kernels ran, however "
+    "small; for the part of the GPU in use see gpu_sm_active_ratio.",
     "1",
     "task",
 )
 MEMORY_BUSY = _gauge(
     "gpu.memory.busy",
-    "Share of the last sample period in which device memory was read or written at all: not bandwidth.",
+    "Share of the last sample period in which device memory was read or written at all. Not its bandwidth.",
     "1",
 )
 MEMORY_USED = _gauge("hw.gpu.memory.usage", "Allocated device memory, without reserved memory.", "By")
@@ -48,40 +49,45 @@ MEMORY_LIMIT = _gauge("hw.gpu.memory.limit", "Size of the device memory, reserve
 MEMORY_SHARE = _gauge("hw.gpu.memory.utilization", "Allocated device memory as a share of its size.", "1")
 MEMORY_FREE = _gauge("gpu.memory.free", "Device memory not allocated.", "By")
 MEMORY_RESERVED = _gauge("gpu.memory.reserved", "Device memory the driver and firmware keep for themselves.", "By")
-BAR1_USED = _gauge("gpu.bar1.usage", "BAR1 address space in use, through which the host and peers map memory.", "By")
+BAR1_USED = _gauge("gpu.bar1.usage", "BAR1 address space in use. The host and peers map GPU memory through it.", "By")
 BAR1_LIMIT = _gauge("gpu.bar1.limit", "Size of the BAR1 address space.", "By")
 TEMPERATURE = Metric("hw.temperature", "Temperature of a sensor.", Kind.GAUGE, "Cel", labels=(*HARDWARE, "sensor"))
 TEMPERATURE_LIMIT = Metric(
     "hw.temperature.limit",
-    "Temperature at which the GPU slows down or shuts down, or that it should not exceed; newer GPUs report margins.",
+    "Temperature at which the GPU slows down or shuts down, or that it should not exceed. Newer GPUs report margins "
+    "instead.",
     Kind.GAUGE,
     "Cel",
     labels=(*HARDWARE, "limit"),
 )
-MARGIN = _gauge("gpu.temperature.margin", "Degrees left until the GPU's thermal limit; negative beyond it.", "Cel")
+MARGIN = _gauge(
+    "gpu.temperature.margin", "Temperature margin to the GPU's thermal limit; negative beyond the limit.", "Cel"
+)
 MARGIN_LIMIT = _gauge(
     "gpu.temperature.margin.limit",
-    "Margin (gpu_temperature_margin_celsius) at which the limit is reached.",
+    "Value of gpu_temperature_margin_celsius at which the limit is reached.",
     "Cel",
     "limit",
 )
 POWER = Metric(
     "hw.power",
-    "Power the board draws: the mean of a second on most GPUs since Ampere, else a momentary value.",
+    "Power draw of the board: mean of one second on most GPUs since Ampere, else momentary.",
     Kind.GAUGE,
     "W",
     labels=HARDWARE,
 )
-POWER_DRAW = _gauge("gpu.power.draw", "Power the board draws, as a mean of one second or momentary.", "W", "kind")
+POWER_DRAW = _gauge(
+    "gpu.power.draw", "Power draw of the board, by kind: mean of one second, or momentary.", "W", "kind"
+)
 POWER_LIMIT = _gauge(
-    "gpu.power.limit", "Limits of the board's power: the one enforced, and those it may be set to.", "W", "limit"
+    "gpu.power.limit", "Power limits of the board: the limit in force, and the limits of its setting.", "W", "limit"
 )
 ENERGY = Metric("hw.energy", "Energy used since the driver was loaded.", Kind.COUNTER, "J", labels=HARDWARE)
-CLOCK = _gauge("gpu.clock", "Clock frequency now.", "Hz", "clock")
-CLOCK_MAX = _gauge("gpu.clock.max", "Highest clock frequency.", "Hz", "clock")
+CLOCK = _gauge("gpu.clock", "Current clock frequency.", "Hz", "clock")
+CLOCK_MAX = _gauge("gpu.clock.max", "Maximum clock frequency.", "Hz", "clock")
 SLOWED = _counter(
     "gpu.clock.slowed",
-    "Time in which clocks were held down, by reason; reasons overlap: do not add them up.",
+    "Time for which clocks were lowered, by reason. Reasons overlap: do not add them.",
     "s",
     "reason",
 )
@@ -91,7 +97,9 @@ FAN = Metric(
     "hw.fan.speed_ratio", "Intended speed of the fan as a share of the highest.", Kind.GAUGE, "1", labels=HARDWARE
 )
 PERSISTENCE = _gauge("gpu.persistence_mode", "1 when the driver stays loaded without users, else 0.")
-COMPUTE_MODE = _gauge("gpu.compute_mode", "Processes that may compute: 0 all, 2 none, 3 one.")
+COMPUTE_MODE = _gauge(
+    "gpu.compute_mode", "Compute mode of the GPU, by the number of processes that may compute: 0 any, 2 none, 3 one."
+)
 
 PCIE_GENERATION = _gauge("gpu.pcie.generation", "Current PCIe generation of the link; it drops when the GPU is idle.")
 PCIE_GENERATION_MAX = _gauge("gpu.pcie.generation.max", "Highest PCIe generation that GPU and slot support.")
@@ -100,7 +108,7 @@ PCIE_WIDTH_MAX = _gauge("gpu.pcie.width.max", "Maximum number of PCIe lanes that
 PCIE_IO = _counter("hw.gpu.io", "Bytes over PCIe since the driver was loaded, seen from the GPU.", "By", "direction")
 PCIE_RATE = _gauge(
     "gpu.pcie.throughput",
-    "Bytes per second over PCIe, seen from the GPU: mean since the sample before, or of 20 ms on GPUs before Hopper.",
+    "Throughput of PCIe, seen from the GPU: mean since the previous sample, or of 20 ms on GPUs before Hopper.",
     "By/s",
     "direction",
 )
@@ -109,10 +117,13 @@ PCIE_ERRORS = _counter("gpu.pcie.errors", "PCIe errors and recoveries, by kind, 
 
 NVLINK_IO = _counter("gpu.nvlink.io", "Bytes of data over all NVLinks, seen from the GPU.", "By", "direction")
 NVLINK_RATE = _gauge(
-    "gpu.nvlink.throughput", "Bytes per second over all NVLinks: mean since the sample before.", "By/s", "direction"
+    "gpu.nvlink.throughput", "Throughput of all NVLinks together: mean since the previous sample.", "By/s", "direction"
 )
 NVLINK_ERRORS = _counter(
-    "gpu.nvlink.errors", "Errors and recoveries of all NVLinks (NVLink 4 and older), by kind.", "", "error"
+    "gpu.nvlink.errors",
+    "Errors and recoveries of all NVLinks of the GPU together, by kind. NVLink 4 and older.",
+    "",
+    "error",
 )
 LINK_IO = _counter("gpu.nvlink.link.io", "Bytes over one NVLink, seen from the GPU.", "By", "link", "direction")
 LINK_ERRORS = _counter("gpu.nvlink.link.errors", "Errors and recoveries of one NVLink, by kind.", "", "link", "error")
@@ -121,7 +132,7 @@ LINK_SPEED = _gauge("gpu.nvlink.link.speed", "Speed of one NVLink in one directi
 
 ERRORS = Metric(
     "hw.errors",
-    "ECC errors of the whole GPU. volatile: since the driver was loaded; aggregate: in the GPU's life.",
+    "ECC errors of the whole GPU, by lifetime: volatile (since the driver was loaded), aggregate (in the GPU's life).",
     Kind.COUNTER,
     "{error}",
     labels=(*HARDWARE, "error_type", "lifetime"),
@@ -141,26 +152,29 @@ REMAPPED = _counter(
 )
 REMAP_PENDING = _gauge("gpu.memory.row_remap.pending", "1 while rows wait for a reset to be remapped.")
 REMAP_FAILURE = _gauge("gpu.memory.row_remap.failure", "1 when a row could not be remapped: the GPU must be replaced.")
-ROW_BANKS = _gauge(
-    "gpu.memory.row_remap.banks", "Banks of memory by how many of their spare rows are left.", "", "spare_rows"
-)
+ROW_BANKS = _gauge("gpu.memory.row_remap.banks", "Memory banks, by number of spare rows that remain.", "", "spare_rows")
 RECOVERY = _gauge(
     "gpu.recovery_action",
     "Action that the driver requests: 0 nothing, 1 GPU reset, 2 node reboot, 3 drain peers, 4 drain and reset, "
     "5 recover IMEX, 6 bus reset, 7 system reboot.",
 )
-FABRIC_STATE = _gauge("gpu.fabric.state", "Registration with the fabric: 1 not started, 2 in progress, 3 completed.")
-FABRIC_STATUS = _gauge("gpu.fabric.status", "How the registration ended, as an NVML return code: 0 is success.")
-FABRIC_CLIQUE = _gauge("gpu.fabric.clique", "Clique of the GPU in the fabric, 0 without a partition. Once registered.")
+FABRIC_STATE = _gauge(
+    "gpu.fabric.state", "Progress of the registration with the fabric: 1 not started, 2 in progress, 3 completed."
+)
+FABRIC_STATUS = _gauge(
+    "gpu.fabric.status", "Result of the registration with the fabric, as an NVML return code: 0 is success."
+)
+FABRIC_CLIQUE = _gauge(
+    "gpu.fabric.clique", "Clique of the GPU in the fabric; 0 without a partition. Absent until the GPU is registered."
+)
 FABRIC_CLUSTER = _gauge(
     "gpu.fabric.cluster_assigned",
-    "1 when the fabric has assigned a cluster UUID to the GPU, 0 when the UUID is all zeros, as within one node. "
+    "1 when the fabric has assigned a cluster UUID to the GPU; 0 when the UUID is all zeros, as within one node. "
     "Absent until the GPU is registered.",
 )
 FABRIC_INFO = _gauge(
     "gpu.fabric_info",
-    "Always 1: the NVLink domain of several nodes in which the GPU is registered, by the UUID of its cluster and its "
-    "clique there.",
+    "Always 1: membership of the GPU in an NVLink domain of several nodes, by cluster UUID and clique.",
     "",
     "cluster_uuid",
     "clique_id",
@@ -171,46 +185,46 @@ GRAPHICS_ACTIVE = _gauge(
     "gpu.graphics.active", "Share of time in which any graphics or compute work was resident.", "1"
 )
 SM_ACTIVE = _gauge("gpu.sm.active", "Share of time in which an SM had a warp resident, mean of all SMs.", "1")
-SM_OCCUPANCY = _gauge(
-    "gpu.sm.occupancy", "Resident warps as a share of those an SM has room for, mean of all SMs.", "1"
-)
+SM_OCCUPANCY = _gauge("gpu.sm.occupancy", "Resident warps as a share of the maximum of an SM, mean of all SMs.", "1")
 TENSOR_ACTIVE = _gauge(
-    "gpu.tensor.active", "Share of time in which tensor cores were in use: activity, not model FLOPs utilisation.", "1"
+    "gpu.tensor.active", "Share of time in which tensor cores were in use. Activity, not model FLOPs utilisation.", "1"
 )
 TENSOR_KIND_ACTIVE = _gauge(
     "gpu.tensor.pipe.active", "Share of time in which tensor cores were in use, by kind of operation.", "1", "pipe"
 )
 DRAM_ACTIVE = _gauge("gpu.dram.active", "Device memory bandwidth in use as a share of the peak.", "1")
 INTEGER_ACTIVE = _gauge("gpu.integer.active", "Share of time in which integer pipes were in use.", "1")
-FP64_ACTIVE = _gauge("gpu.fp64.active", "Share of time in which FP64 pipes were in use, tensor cores aside.", "1")
-FP32_ACTIVE = _gauge("gpu.fp32.active", "Share of time in which FP32 pipes were in use, tensor cores aside.", "1")
-FP16_ACTIVE = _gauge("gpu.fp16.active", "Share of time in which FP16 pipes were in use, tensor cores aside.", "1")
-SM_CYCLES = _counter("gpu.sm.cycles", "Cycles of SMs that have passed; only newer drivers count them.")
+FP64_ACTIVE = _gauge("gpu.fp64.active", "Share of time in which FP64 pipes were in use, without tensor cores.", "1")
+FP32_ACTIVE = _gauge("gpu.fp32.active", "Share of time in which FP32 pipes were in use, without tensor cores.", "1")
+FP16_ACTIVE = _gauge("gpu.fp16.active", "Share of time in which FP16 pipes were in use, without tensor cores.", "1")
+SM_CYCLES = _counter("gpu.sm.cycles", "Elapsed cycles of the SMs. Only newer drivers count them.")
 PIPE_CYCLES = _counter(
     "gpu.pipe.active_cycles",
-    "Cycles in which a pipe was in use; sm: in which a warp was resident. Divide the rate by gpu_sm_cycles_total's.",
+    "Cycles in which a pipe was in use; for pipe=sm, in which a warp was resident. Divide its rate by the rate of "
+    "gpu_sm_cycles_total.",
     "",
     "pipe",
 )
 
 MIG_LABELS = ("mig_uuid", "profile", "gpu_instance", "compute_instance")
-MIG_INFO = _gauge("gpu.mig.info", "Always 1; a MIG device of the GPU.", "", *MIG_LABELS)
+MIG_INFO = _gauge("gpu.mig.info", "Always 1: a MIG device of the GPU.", "", *MIG_LABELS)
 MIG_MEMORY_USED = _gauge("gpu.mig.memory.usage", "Allocated memory of the MIG device.", "By", *MIG_LABELS)
 MIG_MEMORY_LIMIT = _gauge("gpu.mig.memory.limit", "Memory size of the MIG device.", "By", *MIG_LABELS)
 MIG_ACTIVE = _gauge(
     "gpu.mig.active",
-    "Share of time in which a part of the MIG device's GPU instance was in use, by part: as gpu_PART_active_ratio for "
-    "a whole GPU, and the SM occupancy.",
+    "Share of time in which a part of the MIG device's GPU instance was in use, by part, defined like "
+    "gpu_PART_active_ratio of a whole GPU; also the SM occupancy.",
     "1",
     *MIG_LABELS,
     "part",
 )
 VGPU_LICENSED = _gauge("gpu.vgpu.licensed", "1 when the vGPU of this machine is licensed, else 0.")
-VGPUS = _gauge("gpu.vgpu.instances", "vGPUs that machines on this host use of the GPU.")
+VGPUS = _gauge("gpu.vgpu.instances", "vGPUs of this GPU that virtual machines on this host use.")
 
 PROCESS_MEMORY = Metric(
     "gpu.process.memory.usage",
-    "Device memory of a process by NVML: its context, modules and what it allocated. kind: compute, graphics or mps.",
+    "Device memory of a process according to NVML: its context, modules and allocations. kind: compute, graphics or "
+    "mps.",
     Kind.GAUGE,
     "By",
     labels=("kind", "gpu_instance", "compute_instance"),
@@ -218,7 +232,7 @@ PROCESS_MEMORY = Metric(
 )
 PROCESS_UTILIZATION = Metric(
     "gpu.process.utilization",
-    "Share of time in which an engine worked for the process, by NVML's newest sample; not on MIG.",
+    "Share of time in which an engine worked for the process, from NVML's newest sample. Absent with MIG.",
     Kind.GAUGE,
     "1",
     labels=("engine",),
@@ -227,19 +241,21 @@ PROCESS_UTILIZATION = Metric(
 
 PEAK_FLOPS = Metric(
     "gpu.peak.dense.flops",
-    "Operations per second of the model's data sheet, without sparsity; see docs/gpu.md for sources and an override.",
+    "Peak floating-point operations per second from the model's data sheet, without sparsity. docs/gpu.md has the "
+    "sources and an override.",
     Kind.GAUGE,
     labels=(*GPU, "precision"),
 )
 PEAK_BANDWIDTH = _gauge(
     "gpu.peak.memory_bandwidth",
-    "Peak of device memory: bus width times the highest memory clock, twice a cycle.",
+    "Peak bandwidth of device memory: bus width times the highest memory clock, twice a cycle.",
     "By/s",
 )
 
 SOURCE_STALLED = Metric(
     "accel_exporter.source.stalled",
-    "1 while the source does not answer, or part of it is not called because it did not; its last values are dropped.",
+    "1 while the source does not answer, or while a part of it is not called because it did not answer, else 0. The "
+    "last values of the source are then dropped.",
     Kind.GAUGE,
     labels=("source",),
 )
@@ -251,13 +267,13 @@ RELEASED = Metric(
 CALLS = Metric("accel_exporter.nvml.calls", "NVML calls made.", Kind.COUNTER)
 RESTARTS = Metric(
     "accel_exporter.nvml.restarts",
-    "NVML child processes that ended or were abandoned, and were replaced, by reason.",
+    "NVML child processes that were replaced, because they ended or were abandoned, by reason.",
     Kind.COUNTER,
     labels=("reason",),
 )
 CHILDREN = Metric(
     "accel_exporter.nvml.children",
-    "NVML child processes: the one in use, and those that hang in the driver and cannot be killed.",
+    "NVML child processes: the current one, and those that hang in the driver and cannot be killed.",
     Kind.GAUGE,
     labels=("state",),
 )

@@ -15,24 +15,23 @@ QUERIES = Metric(
 )
 COMMUNICATORS = Metric(
     "nccl.ras.communicators",
-    "Communicators reported by the jobs that were queried from this node, over all nodes of the jobs.",
+    "Communicators reported by the jobs queried from this node, over all nodes of the jobs.",
     Kind.GAUGE,
 )
 DEAD = Metric(
     "nccl.ras.processes.dead",
-    "Processes that RAS considers dead, because it could not reach them for a minute, summed over the jobs that were "
-    "queried from this node.",
+    "Processes that RAS considers dead, because it could not reach them for a minute; the sum of the jobs queried "
+    "from this node.",
     Kind.GAUGE,
 )
 TIMEOUTS = Metric(
     "nccl.ras.timeouts",
-    "Processes that did not answer RAS in time for its last report, summed over the jobs that were queried from this "
-    "node.",
+    "Processes that did not answer RAS in time for its last report; the sum of the jobs queried from this node.",
     Kind.GAUGE,
 )
 SECONDS = Metric(
     "nccl.ras.collection",
-    "Time that RAS took for its last answer, the longest of the jobs that were queried from this node.",
+    "Time that RAS took for its last answer; the longest of the jobs queried from this node.",
     Kind.GAUGE,
     "s",
 )
@@ -45,38 +44,39 @@ SIZE = Metric(
 )
 MISSING = Metric(
     "nccl.ras.ranks.missing",
-    "Ranks of the communicator that did not answer: dead (their process has not been reachable for a minute), "
-    "unresponsive (not reachable now), absent (their process is not in the communicator: starting or ending), or "
-    "unknown (NCCL before 2.28.7 reports no state, and only communicators with missing ranks).",
+    "Ranks of the communicator that did not answer, by state: dead (process not reachable for a minute), unresponsive "
+    "(not reachable now), absent (process not in the communicator: starting or ending), unknown (NCCL before 2.28.7 "
+    "reports no state, and only communicators with missing ranks).",
     Kind.GAUGE,
     labels=(*_COMMUNICATOR, "state"),
     identity=_COMMUNICATOR,
 )
 RANK_MISSING = Metric(
     "nccl.ras.rank.missing",
-    "Always 1: this rank did not answer. host is the address that NCCL has for it, empty when it has none.",
+    "Always 1: a rank that did not answer. host is its address according to NCCL, empty where NCCL has none.",
     Kind.GAUGE,
     labels=(*_RANK, "state"),
     identity=_RANK,
 )
 CALLS = Metric(
     "nccl.ras.rank.collectives",
-    "Collectives that the rank has launched on the communicator, by function, as NCCL counts them.",
+    "Collectives that the rank launched on the communicator, by function, as NCCL counts them.",
     Kind.COUNTER,
     labels=(*_RANK, "collective"),
     identity=_RANK,
 )
 LAG = Metric(
     "nccl.ras.rank.lag",
-    "Collectives that the rank is behind the first of its communicator. Ranks are queried within some milliseconds of "
-    "each other: look for a lag that stays, or for a communicator with counts that do not rise.",
+    "Number of collectives by which the rank is behind the first rank of its communicator. Ranks are queried within "
+    "some milliseconds of each other: only a lag that stays, or counts of a communicator that do not rise, are a sign "
+    "of a fault.",
     Kind.GAUGE,
     labels=_RANK,
     identity=_RANK,
 )
 ERRORS = Metric(
     "nccl.ras.ranks.failed",
-    "Ranks with an error, by when (init, async) and ncclResult_t.",
+    "Ranks with an error, by phase (init, async) and ncclResult_t (code).",
     Kind.GAUGE,
     labels=(*_COMMUNICATOR, "phase", "code"),
     identity=_COMMUNICATOR,

@@ -15,10 +15,10 @@ from exporter.resolve.environment import variable
 
 INFO = Metric(
     "job.process.info",
-    "Always 1: container and job of a process that a collector reports, the job as named by the variables that Slurm, "
-    "torchrun, MPI or Ray set for the process at its start; a label is absent where its variable is not set. Join it "
-    "on pid. The process may have changed the variables, so they prove nothing. Kept for five minutes after the last "
-    "look at the process, for 1,024 processes.",
+    "Always 1: container and job of a process that a collector reports. The job comes from the variables that Slurm, "
+    "torchrun, MPI or Ray set for the process at its start; the process may have changed them, so they prove nothing. "
+    "A label is absent where its variable is not set. Join it on pid. Kept for five minutes after the last look at "
+    "the process, for 1,024 processes.",
     Kind.GAUGE,
     labels=("workload", "workload_kind", "queue", "account", "array_task", "het_group", "step", "rank", "world_size"),
     process=True,

@@ -8,8 +8,8 @@ _MODEL = ("model", "route", "engine")
 
 REQUEST_DURATION = Metric(
     "gen_ai.server.request.duration",
-    "Time from the arrival of a request's first byte in the server's socket to the write of the last byte of its "
-    "answer, of requests that were answered to the end.",
+    "Time from the arrival of a request's first byte in the server's socket to the write of its answer's last byte, "
+    "for requests that were answered completely.",
     Kind.HISTOGRAM,
     "s",
     labels=_MODEL,
@@ -18,7 +18,7 @@ REQUEST_DURATION = Metric(
 TIME_TO_FIRST_TOKEN = Metric(
     "gen_ai.server.time_to_first_token",
     "Time from the arrival of a request's first byte in the server's socket to the write of the first event that may "
-    "have a token: time in the socket and in front of the engine is in it. Of event streams with status 200.",
+    "have a token. Time in the socket and in front of the engine is included. Only for event streams with status 200.",
     Kind.HISTOGRAM,
     "s",
     labels=_MODEL,
@@ -26,8 +26,8 @@ TIME_TO_FIRST_TOKEN = Metric(
 )
 TIME_PER_OUTPUT_TOKEN = Metric(
     "gen_ai.server.time_per_output_token",
-    "Time from the first event with a token to the last event, per token after the first, of streams that were sent "
-    "to the end. Only of streams that give their number of tokens (usage).",
+    "Time from the first event with a token to the last event, divided by the tokens after the first. Only for "
+    "complete streams that report their number of tokens (usage).",
     Kind.HISTOGRAM,
     "s",
     labels=_MODEL,
@@ -35,34 +35,33 @@ TIME_PER_OUTPUT_TOKEN = Metric(
 )
 REQUESTS = Metric(
     "gen_ai.server.requests",
-    "Requests that ended, by the status of the answer (none: the connection ended before there was one). For gRPC it "
-    "is the name of the gRPC status (OK, UNAVAILABLE); unknown where the fields of an HTTP/2 connection could not be "
-    "decoded.",
+    "Requests that ended, by status of the answer; none: the connection ended before an answer. For gRPC: the name of "
+    "the gRPC status (OK, UNAVAILABLE); unknown where the fields of an HTTP/2 connection could not be decoded.",
     Kind.COUNTER,
     labels=(*_MODEL, "status"),
     process=True,
 )
 ABORTED = Metric(
     "gen_ai.server.requests.aborted",
-    "Requests without an answer to its end, by reason: client_gone (it closed or reset the connection), server_gone "
-    "(the process ended), unterminated (the server closed the connection in the middle of the answer), unreadable "
-    "(bytes that are not HTTP/1.1 or HTTP/2, or that the exporter could not read), unknown (over TLS, where neither a "
-    "shutdown nor the end of a socket was seen).",
+    "Requests without a complete answer, by reason: client_gone (the client closed or reset the connection), "
+    "server_gone (the process ended), unterminated (the server closed the connection in the middle of the answer), "
+    "unreadable (bytes that are not HTTP/1.1 or HTTP/2, or that the exporter could not read), unknown (over TLS, "
+    "where neither a shutdown nor the end of a socket was seen).",
     Kind.COUNTER,
     labels=(*_MODEL, "reason"),
     process=True,
 )
 STREAM_ERRORS = Metric(
     "gen_ai.server.stream.errors",
-    "Event streams with status 200 that began with an error in place of a token.",
+    "Event streams with status 200 that began with an error instead of a token.",
     Kind.COUNTER,
     labels=_MODEL,
     process=True,
 )
 IN_FLIGHT = Metric(
     "gen_ai.server.requests.in_flight",
-    "POST requests that were read and have no end of an answer yet, those that are no inference and, of HTTP/2, of "
-    "other methods included.",
+    "POST requests that were read and have no complete answer yet. Requests that are no inference are included, and "
+    "for HTTP/2 requests of other methods.",
     Kind.GAUGE,
     process=True,
 )
@@ -75,7 +74,7 @@ TOKENS = Metric(
 )
 REQUEST_BYTES = Metric(
     "gen_ai.server.request.size",
-    "Bytes of the requests that ended, heads included (of HTTP/2 as they are compressed, without those of frames).",
+    "Bytes of the requests that ended, heads included. For HTTP/2: as compressed, without frame headers.",
     Kind.COUNTER,
     "By",
     labels=_MODEL,
@@ -83,8 +82,8 @@ REQUEST_BYTES = Metric(
 )
 RESPONSE_BYTES = Metric(
     "gen_ai.server.response.size",
-    "Bytes of answers that sockets accepted, heads included, of requests that ended (of HTTP/2 as compressed, without "
-    "frame headers).",
+    "Bytes of answers that sockets accepted, for requests that ended, heads included. For HTTP/2: as compressed, "
+    "without frame headers.",
     Kind.COUNTER,
     "By",
     labels=_MODEL,
@@ -92,8 +91,8 @@ RESPONSE_BYTES = Metric(
 )
 EVENT_GAP = Metric(
     "llm.stream.event.gap",
-    "Time between two events of a stream, from the first with a token on; events sent at once are one. Added when the "
-    "stream ends.",
+    "Time between two events of a stream, from the first event with a token on. Events sent at once count as one. "
+    "Observed when the stream ends.",
     Kind.HISTOGRAM,
     "s",
     labels=_MODEL,
@@ -101,9 +100,9 @@ EVENT_GAP = Metric(
 )
 SOCKET_QUEUE = Metric(
     "llm.socket.queue",
-    "Time from the arrival of a request's first byte to the read that took it: the server was busy with other things. "
-    "Without the first request of a port that the exporter has not seen before, the first of a Unix connection, and "
-    "those among many that are read at once of which the arrival is not kept.",
+    "Time from the arrival of a request's first byte to the server's read of it: the server was busy with other work. "
+    "Without the first request of a port that the exporter has not seen before, the first request of a Unix "
+    "connection, and requests among many read at once, with an arrival time that is not kept.",
     Kind.HISTOGRAM,
     "s",
     labels=_MODEL,
@@ -112,33 +111,32 @@ SOCKET_QUEUE = Metric(
 )
 OTHER_REQUESTS = Metric(
     "llm.http.requests.other",
-    "POST requests to followed processes that are no inference: of no known route, without a stream, a model or a "
-    "usage in the answer.",
+    "POST requests to followed processes that are no inference: unknown route, and no stream, model or usage in the "
+    "answer.",
     Kind.COUNTER,
     process=True,
 )
 UNCOUNTED = Metric(
     "llm.serving.requests.lost",
-    "Requests that ended and are in no other metric, as more ended at once than the exporter could read: the ring "
-    "buffer was full. Over HTTP/2 requests of other methods than POST are among them.",
+    "Requests that ended and are in no other metric, because more ended at once than the exporter could read (the "
+    "ring buffer was full). For HTTP/2, requests of methods other than POST are included.",
     Kind.COUNTER,
 )
 STREAMS_LOST = Metric(
     "llm.serving.streams.lost",
-    "Requests over HTTP/2 that were not followed: more than 256 were open on their connection, or 16,384 on the node.",
+    "HTTP/2 requests that were not followed: more than 256 were open on their connection, or 16,384 on the node.",
     Kind.COUNTER,
 )
 FOLLOWED = Metric("llm.serving.processes", "Processes with followed sockets.", Kind.GAUGE)
 UNREADABLE = Metric(
     "llm.serving.connections.unreadable",
-    "Connections no longer followed: what was sent is not HTTP/1.1 or HTTP/2 (also after an upgrade to WebSocket), "
-    "more than 64 requests were sent ahead of their answers, or memory could not be read.",
+    "Connections no longer followed: the bytes are not HTTP/1.1 or HTTP/2 (also after an upgrade to WebSocket), more "
+    "than 64 requests were sent ahead of their answers, or memory could not be read.",
     Kind.COUNTER,
 )
 UNREAD_CALLS = Metric(
     "llm.serving.socket.calls.unread",
-    "Socket calls of followed processes with bytes that are not looked at: by io_uring, sendfile, splice, sendmmsg and "
-    "recvmmsg.",
+    "Socket calls of followed processes with unread bytes: io_uring, sendfile, splice, sendmmsg and recvmmsg.",
     Kind.COUNTER,
 )
 _OF_ENGINE = ("model", "engine")
@@ -151,14 +149,14 @@ ENGINE_WAITING = Metric(
 )
 ENGINE_RUNNING = Metric(
     "llm.engine.requests.running",
-    "Requests that the engine processes, from the engine's own metrics.",
+    "Requests that the engine is processing, from the engine's own metrics.",
     Kind.GAUGE,
     labels=_OF_ENGINE,
     process=True,
 )
 ENGINE_CACHE = Metric(
     "llm.engine.kv_cache.utilization",
-    "Share of the KV cache in use, from the engine's own metrics; of several caches, that of the fullest.",
+    "Share of the KV cache in use, from the engine's own metrics; with several caches, the fullest one.",
     Kind.GAUGE,
     "1",
     labels=_OF_ENGINE,
@@ -166,7 +164,7 @@ ENGINE_CACHE = Metric(
 )
 ENGINE_FIRST_TOKEN = Metric(
     "llm.engine.time_to_first_token",
-    "Time to first token from the engine's own metrics: without the time in front of the engine.",
+    "Time to first token, from the engine's own metrics. Without the time in front of the engine.",
     Kind.HISTOGRAM,
     "s",
     labels=_OF_ENGINE,

@@ -12,17 +12,17 @@ from exporter.verbs.peers import Peers
 
 STATE_CHANGES = Metric(
     "rdma.qp.state.changes",
-    "Changes of a queue pair's state by ibv_modify_qp that succeeded, by the new state. What the hardware does by "
-    "itself, as going to ERR, is no call: see rdma_qp_state.",
+    "Successful changes of a queue pair's state by ibv_modify_qp, by new state. Changes by the hardware itself, such "
+    "as to ERR, are no calls: see rdma_qp_state.",
     Kind.COUNTER,
     labels=("device", "state"),
     process=True,
 )
 QP = Metric(
     "rdma.qp.state",
-    "State of a queue pair of the process as libibverbs numbers it: 0 RESET, 1 INIT, 2 RTR, 3 RTS, 4 SQD, 5 SQE, 6 "
-    "ERR. A label is absent where its value was not seen set; peer_pod and peer_namespace are known only of a peer on "
-    "this node. Of a queue pair that was there before the exporter the kernel reports type, state and peer_qp, once "
+    "State of a queue pair of the process, in libibverbs' numbers: 0 RESET, 1 INIT, 2 RTR, 3 RTS, 4 SQD, 5 SQE, 6 "
+    "ERR. A label is absent where the probes did not see its value set; peer_pod and peer_namespace are known only of "
+    "a peer on this node. For a queue pair older than the exporter, the kernel reports type, state and peer_qp, once "
     "a minute.",
     Kind.GAUGE,
     labels=("device", "port", "qp", "type", "peer_qp", "local_gid", "peer_gid", "peer_lid")
@@ -32,24 +32,24 @@ QP = Metric(
 )
 QUEUE_PAIRS = Metric(
     "rdma.queue_pairs",
-    "Existing queue pairs of the process, by state and by the attributes that ibv_modify_qp set; a label is absent "
-    "where its value was not seen set. mtu is the path's in bytes, timeout_seconds 4.096 us times a power of two, 0 "
-    "being none; rnr_retries=7 means without limit.",
+    "Existing queue pairs of the process, by state and by the attributes that ibv_modify_qp set. A label is absent "
+    "where the probes did not see its value set. mtu is the path's MTU in bytes; timeout_seconds is 4.096 us times a "
+    "power of two, 0 means none; rnr_retries=7 means without limit.",
     Kind.GAUGE,
     labels=("device", "type", "state", "mtu", "timeout_seconds", "retries", "rnr_retries"),
     process=True,
 )
 GID = Metric(
     "rdma.gid.info",
-    "Always 1: a GID of this node that a queue pair uses. To be joined with peer_gid of other nodes.",
+    "Always 1: a GID of this node that a queue pair uses. Join it with peer_gid of other nodes.",
     Kind.GAUGE,
     labels=("device", "port", "gid"),
 )
 REGISTERED = Metric(
     "rdma.memory_region.registered",
-    "Memory registered for RDMA and not deregistered, by the lengths of the calls; memory=dmabuf is a device's. Pages "
-    "registered twice count twice. Without memory registered before the process was observed, or while the table of "
-    "regions had no room.",
+    "Memory registered for RDMA and not deregistered, by the lengths of the calls. memory=dmabuf is device memory. "
+    "Pages registered twice count twice. Without memory registered before the process was observed, or while the "
+    "table of regions had no room.",
     Kind.GAUGE,
     "By",
     labels=("device", "memory"),
@@ -57,9 +57,9 @@ REGISTERED = Metric(
 )
 OPERATIONS = Metric(
     "rdma.memory_region.operations",
-    "Registrations (reg), changes (rereg) and deregistrations (dereg) of memory regions that succeeded. "
-    "memory=unknown: deregistered, but registered before the process was observed or while the table of regions had no "
-    "room.",
+    "Successful registrations (reg), changes (rereg) and deregistrations (dereg) of memory regions. memory=unknown: "
+    "deregistration of a region that was registered before the process was observed, or while the table of regions "
+    "had no room.",
     Kind.COUNTER,
     labels=("device", "operation", "memory"),
     process=True,

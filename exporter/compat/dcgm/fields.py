@@ -73,17 +73,17 @@ FIELDS: tuple[Field, ...] = (
     ),
     gauge("DCGM_FI_DEV_ENC_UTIL", "Utilization of the encoders (in %).", "encoder_percent", default=True),
     gauge("DCGM_FI_DEV_DEC_UTIL", "Utilization of the decoders (in %).", "decoder_percent", default=True),
-    gauge("DCGM_FI_DEV_PSTATE", "Performance state, 0 is the fastest.", "performance_state"),
+    gauge("DCGM_FI_DEV_PSTATE", "Performance state; 0 is the fastest.", "performance_state"),
     gauge(
         "DCGM_FI_DEV_XID_ERRORS",
-        "The last Xid since the exporter's start, 0 before the first.",
+        "Newest Xid since the exporter's start, 0 before the first.",
         "last_xid",
         default=True,
         note="From NVML's events, as in DCGM. gpu_xid_errors_total counts, and knows the kernel log too.",
     ),
     gauge(
         "DCGM_FI_DEV_GET_GPU_RECOVERY_ACTION",
-        "What the GPU needs: 0 nothing, 1 a reset, 2 a reboot, 3 and more: see NVML.",
+        "Action that the GPU requires: 0 none, 1 reset, 2 reboot, 3 and more: see NVML.",
         "recovery_action",
     ),
     *(
@@ -108,7 +108,7 @@ FIELDS: tuple[Field, ...] = (
     ),
     counter(
         "DCGM_EXP_CLOCK_EVENTS_TOTAL",
-        "Times a reason for lowered clocks appeared, as readings saw it.",
+        "Times that a reason for lowered clocks appeared between two readings.",
         "clock_events_begun",
         split="clock_event",
     ),
@@ -125,16 +125,19 @@ FIELDS: tuple[Field, ...] = (
         )
         for name, key, what in (
             ("FREE", "free_", "free"),
-            ("USED", "used_", "in use, less what is reserved"),
-            ("RESERVED", "reserved_", "the driver keeps"),
-            ("TOTAL", "", "in all"),
+            ("USED", "used_", "in use, without reserved memory"),
+            ("RESERVED", "reserved_", "reserved by the driver"),
+            ("TOTAL", "", "in total"),
         )
     ),
     *(
         counter(
             f"DCGM_FI_DEV_ECC_{bits}_{scope}_TOTAL", f"ECC errors of {what} {since}.", f"ecc_{error}_{lifetime}_total"
         )
-        for scope, lifetime, since in (("VOL", "volatile", "since the driver was loaded"), ("AGG", "aggregate", "ever"))
+        for scope, lifetime, since in (
+            ("VOL", "volatile", "since the driver was loaded"),
+            ("AGG", "aggregate", "in the GPU's life"),
+        )
         for bits, error, what in (
             ("SBE", "corrected", "single bits, corrected,"),
             ("DBE", "uncorrected", "double bits, not corrected,"),
@@ -175,7 +178,7 @@ FIELDS: tuple[Field, ...] = (
         )
         for link in LINKS
     ),
-    gauge("DCGM_FI_DEV_VGPU_LICENSE_STATUS", "1 with a vGPU licence, else 0.", "vgpu_licensed", default=True),
+    gauge("DCGM_FI_DEV_VGPU_LICENSE_STATUS", "1 while the vGPU is licensed, else 0.", "vgpu_licensed", default=True),
     counter(
         "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS",
         "Memory rows remapped for uncorrectable errors.",
@@ -220,7 +223,7 @@ FIELDS: tuple[Field, ...] = (
         True,
     ),
     active("SM_ACTIVE", "Share of cycles in which an SM had a warp, over all SMs.", "sm_active_percent", 1002),
-    active("SM_OCCUPANCY", "Warps resident on the SMs by the most there can be.", "sm_occupancy_percent", 1003),
+    active("SM_OCCUPANCY", "Resident warps as a share of the maximum of the SMs.", "sm_occupancy_percent", 1003),
     active(
         "PIPE_TENSOR_ACTIVE",
         "Share of cycles in which the tensor pipes were active.",
