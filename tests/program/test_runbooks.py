@@ -28,7 +28,7 @@ _OPTIONAL = re.compile(r"\{\{ with \$labels\.(\w+) \}\}&var-(\w+)=\{\{ \. \| url
 NVIDIA_TOOLS = {
     "nvidia-smi": "-L -q -d -i -e -pl -lgc -rgc --gpu-reset --query-gpu --query-compute-apps --query-remapped-rows "
     "--format",
-    "nvidia-smi nvlink": "--status -s -e",
+    "nvidia-smi nvlink": "--status -e",
     "nvidia-smi topo": "-m -p2p",
     "nvidia-smi mig": "-lgi",
     "nvidia-imex-ctl": "-N",
