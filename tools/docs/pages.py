@@ -32,8 +32,8 @@ resolves. Faults and days are made up: no cluster has lived with these rules yet
 Words in capitals in the commands of a runbook (NODE, GPU, PID) are yours to replace. The tools are Debian's:
 infiniband-diags, ethtool, pciutils, mstflint (`mstlink` is `mlxlink` in NVIDIA's MFT), ipmitool, rasdaemon, edac-utils,
 smartmontools, nvme-cli, nfs-common, rpcbind, lm-sensors, psmisc; and those of NVIDIA's driver, of DCGM and of PyPI
-(py-spy). Of lines with the comments Kubernetes and Slurm one is yours. Commands under Diagnosis only look; commands under
-Mitigation change the node.
+(py-spy). Of lines with the comments Kubernetes and Slurm one is yours. Commands under Diagnosis only look; commands
+under Mitigation change the node.
 The annotations `runbook` and `dashboard` of an alert are paths: in docs/, and in Grafana with the dashboard's variables
 set to the alert's labels. With the addresses of both they are `runbook_url` and `dashboard_url`, which lead there from
 a notification: `prometheusRule.runbooks` and `prometheusRule.grafana` of the chart, RUNBOOKS=URL and GRAFANA=URL of
