@@ -16,7 +16,7 @@ SUCCESS = Metric(
 )
 AVAILABLE = Metric(
     "accel_exporter.collector.available",
-    "0 when this node lacks what the collector needs (no such hardware, driver or permission), else 1.",
+    "1 when this node has the hardware, driver and permission that the collector needs, else 0.",
     Kind.GAUGE,
     labels=("collector",),
 )

@@ -44,7 +44,7 @@ SPANS_UNSAMPLED = Metric(
 )
 SPANS_QUEUED = Metric("accel_exporter.spans.queued", "Spans waiting for the next batch.", Kind.GAUGE, "{span}")
 EXPORTS = Metric(
-    "accel_exporter.otlp.exports", "OTLP requests made, failed ones included.", Kind.COUNTER, labels=("signal",)
+    "accel_exporter.otlp.exports", "OTLP requests made, failed requests included.", Kind.COUNTER, labels=("signal",)
 )
 EXPORTS_FAILED = Metric(
     "accel_exporter.otlp.exports.failed",

@@ -18,7 +18,7 @@ from exporter.values import lines
 
 DROPPED = Metric(
     "accel_exporter.samples.dropped",
-    "Samples left out of /metrics: duplicates of a series on the same page, and samples with a malformed value.",
+    "Samples left out of /metrics, by reason: duplicate (of a series on the same page), malformed (value).",
     Kind.COUNTER,
     "{sample}",
     labels=("reason",),

@@ -56,7 +56,7 @@ POWER_LIMIT = _gauge("power.limit", "Power limit set for the GPU.", "W")
 TEMPERATURE = _gauge(
     "temperature", "GPU temperature, by sensor: edge, junction (the hottest place), mem.", "Cel", "sensor"
 )
-CLOCK = _gauge("clock", "Clock frequency now: sclk of the engine, mclk of the memory.", "Hz", "clock")
+CLOCK = _gauge("clock", "Current clock frequency: sclk of the engine, mclk of the memory.", "Hz", "clock")
 ERRORS = Metric(
     "gpu.amd.ras.errors",
     "Errors since the driver was loaded, by block of the GPU (umc is memory, HBM) and type: corrected, uncorrected, "

@@ -15,7 +15,7 @@ ATTACHED = Metric(
 )
 HITS = Metric(
     "accel_exporter.probe.hits",
-    "Calls of the symbol that the probe saw.",
+    "Calls of the symbol seen by the probe.",
     Kind.COUNTER,
     labels=("probe", "symbol"),
 )

@@ -35,7 +35,7 @@ PROCESSOR = Metric(
 )
 RUNS = Metric(
     "accel_exporter.custom.runs",
-    "Runs of a program of a custom probe; only while the kernel's BPF statistics are switched on.",
+    "Runs of a program of a custom probe. Only while the kernel's BPF statistics are on.",
     Kind.COUNTER,
     labels=("probe", "program"),
 )
@@ -47,25 +47,25 @@ TRACEPOINT = Metric(
 )
 ENTRIES = Metric(
     "accel_exporter.custom.map.entries",
-    "Keys in a map of a custom probe when it was last read. A hash map that is full counts nothing for new keys.",
+    "Keys in a map of a custom probe at the last reading. A full hash map counts nothing for new keys.",
     Kind.GAUGE,
     labels=("probe", "map"),
 )
 LIMIT = Metric(
     "accel_exporter.custom.map.max_entries",
-    "Keys that the map has room for. Absent for LRU maps, which evict old keys.",
+    "Maximum number of keys of the map. Absent for LRU maps, which evict old keys.",
     Kind.GAUGE,
     labels=("probe", "map"),
 )
 UNREAD = Metric(
     "accel_exporter.custom.map.unread",
-    "Keys of the map beyond the 10,000 that are read, when it was last read.",
+    "Keys of the map beyond the 10,000 that are read, at the last reading.",
     Kind.GAUGE,
     labels=("probe", "map"),
 )
 LOST = Metric(
     "accel_exporter.custom.lost",
-    "Records that the custom probe's program could not keep, as counted by the map that its YAML file names under "
+    "Items that the custom probe's program could not keep, as counted by the map that its YAML file names under "
     "`lost`.",
     Kind.COUNTER,
     labels=("probe",),

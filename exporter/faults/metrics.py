@@ -44,7 +44,7 @@ AER = Metric(
     labels=(*_DEVICE, "type"),
 )
 LINK_WIDTH = Metric(
-    "accel.node.pci.link.width", "Lanes of the PCIe link to the device now.", Kind.GAUGE, labels=_DEVICE
+    "accel.node.pci.link.width", "Current number of lanes of the PCIe link to the device.", Kind.GAUGE, labels=_DEVICE
 )
 LINK_WIDTH_MOST = Metric(
     "accel.node.pci.link.width_max",

@@ -147,7 +147,7 @@ PHYSICAL_STATE = Metric(
 )
 SPEED = Metric(
     "rdma.link.speed",
-    "Negotiated data rate of the link, all lanes together. Shown while the link is up or comes up.",
+    "Negotiated data rate of the link, all lanes together. Only while the link is up or comes up.",
     Kind.GAUGE,
     "By/s",
     PORT,

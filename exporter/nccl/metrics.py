@@ -88,9 +88,9 @@ IN_FLIGHT = Metric(
 )
 COMMUNICATOR = Metric(
     "nccl.communicator.info",
-    "Always 1: rank of the process in a communicator, and the communicator's number of ranks. comm_hash is its name "
-    "in NCCL's log, Inspector and RAS; cuda_device is the GPU in the process's own numbering, absent until it is "
-    "known.",
+    "Always 1: rank of the process in a communicator, and the communicator's number of ranks. comm_hash identifies "
+    "the communicator as NCCL's log, Inspector and RAS do; cuda_device is the GPU in the process's own numbering, "
+    "absent until it is known.",
     Kind.GAUGE,
     labels=("comm_hash", "rank", "nranks", "cuda_device"),
     identity=_MEMBER,

@@ -48,7 +48,7 @@ MEMORY_USED = _gauge("hw.gpu.memory.usage", "Allocated device memory, without re
 MEMORY_LIMIT = _gauge("hw.gpu.memory.limit", "Size of the device memory, reserved memory included.", "By")
 MEMORY_SHARE = _gauge("hw.gpu.memory.utilization", "Allocated device memory as a share of its size.", "1")
 MEMORY_FREE = _gauge("gpu.memory.free", "Device memory not allocated.", "By")
-MEMORY_RESERVED = _gauge("gpu.memory.reserved", "Device memory the driver and firmware keep for themselves.", "By")
+MEMORY_RESERVED = _gauge("gpu.memory.reserved", "Device memory reserved by driver and firmware.", "By")
 BAR1_USED = _gauge("gpu.bar1.usage", "BAR1 address space in use. The host and peers map GPU memory through it.", "By")
 BAR1_LIMIT = _gauge("gpu.bar1.limit", "Size of the BAR1 address space.", "By")
 TEMPERATURE = Metric("hw.temperature", "Temperature of a sensor.", Kind.GAUGE, "Cel", labels=(*HARDWARE, "sensor"))
@@ -96,7 +96,9 @@ PERFORMANCE_STATE = _gauge("gpu.performance_state", "Performance state: 0 is the
 FAN = Metric(
     "hw.fan.speed_ratio", "Intended speed of the fan as a share of the highest.", Kind.GAUGE, "1", labels=HARDWARE
 )
-PERSISTENCE = _gauge("gpu.persistence_mode", "1 when the driver stays loaded without users, else 0.")
+PERSISTENCE = _gauge(
+    "gpu.persistence_mode", "1 while persistence mode is on (the driver stays loaded without users), else 0."
+)
 COMPUTE_MODE = _gauge(
     "gpu.compute_mode", "Compute mode of the GPU, by the number of processes that may compute: 0 any, 2 none, 3 one."
 )
@@ -142,16 +144,18 @@ SRAM_UNITS = _counter(
     "gpu.ecc.sram.errors", "Uncorrected errors of on-chip memory in the GPU's life, by unit.", "", "unit"
 )
 SRAM_THRESHOLD = _gauge(
-    "gpu.ecc.sram.threshold_exceeded", "1 when uncorrected errors of on-chip memory exceed NVIDIA's limit."
+    "gpu.ecc.sram.threshold_exceeded", "1 when uncorrected errors of on-chip memory exceed NVIDIA's limit, else 0."
 )
 ECC_ENABLED = _gauge("gpu.ecc.enabled", "1 while ECC is on, else 0.")
 RETIRED = _counter("gpu.memory.retired_pages", "Pages of memory retired (before Ampere), by cause.", "", "cause")
-RETIRED_PENDING = _gauge("gpu.memory.retired_pages.pending", "1 while pages wait for a reboot to be retired.")
+RETIRED_PENDING = _gauge("gpu.memory.retired_pages.pending", "1 while pages wait for a reboot to be retired, else 0.")
 REMAPPED = _counter(
     "gpu.memory.remapped_rows", "Memory rows remapped to spare rows, by type of error.", "", "error_type"
 )
-REMAP_PENDING = _gauge("gpu.memory.row_remap.pending", "1 while rows wait for a reset to be remapped.")
-REMAP_FAILURE = _gauge("gpu.memory.row_remap.failure", "1 when a row could not be remapped: the GPU must be replaced.")
+REMAP_PENDING = _gauge("gpu.memory.row_remap.pending", "1 while rows wait for a reset to be remapped, else 0.")
+REMAP_FAILURE = _gauge(
+    "gpu.memory.row_remap.failure", "1 when a row could not be remapped (the GPU must be replaced), else 0."
+)
 ROW_BANKS = _gauge("gpu.memory.row_remap.banks", "Memory banks, by number of spare rows that remain.", "", "spare_rows")
 RECOVERY = _gauge(
     "gpu.recovery_action",
@@ -241,8 +245,8 @@ PROCESS_UTILIZATION = Metric(
 
 PEAK_FLOPS = Metric(
     "gpu.peak.dense.flops",
-    "Peak floating-point operations per second from the model's data sheet, without sparsity. docs/gpu.md has the "
-    "sources and an override.",
+    "Peak operations per second from the model's data sheet, without sparsity. docs/gpu.md has the sources and an "
+    "override.",
     Kind.GAUGE,
     labels=(*GPU, "precision"),
 )

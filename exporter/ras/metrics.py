@@ -37,7 +37,7 @@ SECONDS = Metric(
 )
 SIZE = Metric(
     "nccl.ras.communicator.ranks",
-    "Ranks with which the communicator was created.",
+    "Number of ranks with which the communicator was created.",
     Kind.GAUGE,
     labels=_COMMUNICATOR,
     identity=_COMMUNICATOR,

@@ -142,7 +142,7 @@ UNREAD_CALLS = Metric(
 _OF_ENGINE = ("model", "engine")
 ENGINE_WAITING = Metric(
     "llm.engine.requests.waiting",
-    "Requests that wait in the engine, from the engine's own metrics.",
+    "Requests waiting in the engine, from the engine's own metrics.",
     Kind.GAUGE,
     labels=_OF_ENGINE,
     process=True,
