@@ -13,18 +13,18 @@ from exporter.model import PROCESS_LABELS, Metric
 from exporter.views import prometheus
 
 _HEAD = """
-*process* stands for those of these labels that are known: %(process)s. A label without a value is left out.
+*process* stands for these labels, as far as they are known: %(process)s. A label without a value is left out.
 
-Stability is that of name, type, unit and labels:
+Stability covers name, type, unit and labels:
 
-- `stable`: all that the shipped alerts and recording rules read, and what is counted most. A release that changes one
-  of these has the former name too, behind a flag; the release after it has not. New labels, and new values of labels,
-  may come with any release.
-- `experimental`: may change or go with any release; CHANGELOG.md has each change.
-- `deprecated`: only behind a flag, and absent from the next release on; the meaning has the new name.
+- `stable`: every metric that the shipped alerts and recording rules read, and the metrics in most use. A release that
+  changes such a metric keeps the former name behind a flag; the next release drops the former name. Any release may add
+  labels and values of labels.
+- `experimental`: any release may change or remove the metric; CHANGELOG.md has each change.
+- `deprecated`: only behind a flag, and removed in the next release; the meaning has the new name.
 
-`hw_*` and `gen_ai_*` are names of OpenTelemetry's semantic conventions, which are in development there. Names of other
-exporters (`--compat.dcgm`, `--compat.node-exporter`) are theirs to change.
+`hw_*` and `gen_ai_*` are names of OpenTelemetry's semantic conventions, which are in development there. Other projects
+define the names of other exporters (`--compat.dcgm`, `--compat.node-exporter`), and may change them.
 """
 
 
