@@ -80,9 +80,9 @@ def make_parser(found: Iterable[Found]) -> Parser:
         usage="accel-exporter [doctor [--check] [--json] | check-custom DIR] [flags]",
         description="Metrics of this node's accelerator jobs and hardware, for Prometheus and OTLP.",
         epilog=(
-            "--no-NAME disables a switch that --NAME enables. Every flag is also a variable (ACCEL_EXPORTER_LOG_LEVEL)\n"
-            "and a key of --config.file (log: {level: debug}). A flag has priority over a variable, and a variable over\n"
-            "the file.\n\n"
+            "--no-NAME disables what --NAME enables. Every flag is also a variable (ACCEL_EXPORTER_LOG_LEVEL)\n"
+            "and a key of --config.file (log: {level: debug}). A flag has priority over a variable, and a variable\n"
+            "over the file.\n\n"
             "accel-exporter doctor checks what can be observed on this node; accel-exporter check-custom DIR\n"
             "compiles, attaches and reads a folder of custom probes once."
         ),

@@ -23,11 +23,12 @@ from tools.docs import faults, metric_page
 from tools.docs import series_profiles as series_profile_page
 
 _ALERTS_HEAD = """
-Every alert of [alerts/](../alerts), file by file. Each has a runbook: its meaning, its impact on jobs, the diagnosis with
-commands to paste, the repair, and how to verify the repair. `critical` pages a person, `warning` opens a ticket, `info`
-is for the record. "For" is the time for which the condition holds before the alert fires; where it is empty, one event
-is enough. Every rule is tested with promtool: it fires on its fault, is silent on a healthy day, and resolves. The
-faults and days of these tests are synthetic: no cluster has run with these rules yet, so expect to adjust thresholds.
+Every alert of [alerts/](../alerts), file by file. Each has a runbook: its meaning, its impact on jobs, the diagnosis
+with commands to paste, the repair, and how to verify the repair. `critical` pages a person, `warning` opens a ticket,
+`info` is for the record. "For" is the time for which the condition holds before the alert fires; where it is empty,
+one event is enough. Every rule is tested with promtool: it fires on its fault, is silent on a healthy day, and
+resolves. The faults and days of these tests are synthetic: no cluster has run with these rules yet, so expect to
+adjust thresholds.
 
 Words in capitals in the commands of a runbook (NODE, GPU, PID) are yours to replace. The tools are Debian's:
 infiniband-diags, ethtool, pciutils, mstflint (`mstlink` is `mlxlink` in NVIDIA's MFT), ipmitool, rasdaemon, edac-utils,
@@ -63,11 +64,11 @@ scheduled, that has a file `host_maintenance.NAME` in the folder of `--collector
 cordoned (`cordoned.yaml` beside it, with kube-state-metrics). [Decision 13](decisions/0013-alerts.md) has the reasons.
 `tests/e2e/incidents` has timelines of incidents, with the notifications that each person gets.
 
-VictoriaMetrics' vmalert accepts every file, but its `increase()` differs: it counts the first value of a new series as an
-increase from 0 when that value is small. So on the first scrape of a node these alerts can fire for earlier events,
+VictoriaMetrics' vmalert accepts every file, but its `increase()` differs: it counts the first value of a new series as
+an increase from 0 when that value is small. So on the first scrape of a node these alerts can fire for earlier events,
 which they do not in Prometheus: `GpuEccUncorrectable`, `RdmaRetriesExceeded` and `GpuRepeatedJobFault`, and
-`NcclRankBehind` is pending. They resolve when the range of the rule is past. `increase_prometheus()` in their place has
-Prometheus' meaning, in vmalert alone.
+`NcclRankBehind` is pending. They resolve when the range of the rule is past. `increase_prometheus()` in their place
+has Prometheus' meaning, in vmalert alone.
 """
 _DASHBOARDS_HEAD = """
 The files of [dashboards/](../dashboards), for Grafana 11 and newer. Import one by hand (*Dashboards, New, Import*), let
@@ -125,10 +126,11 @@ def flags() -> str:
         _NOTICE,
         "# Flags",
         "Each flag is also a variable (`--log.level` is `ACCEL_EXPORTER_LOG_LEVEL`) and a key of the YAML file "
-        "`--config.file`, nested at the dots (`log: {level: debug}`). A flag has priority over a variable, and a variable "
-        "over the file. `--no-NAME` disables a switch that `--NAME` enables; in the file a collector is `cuda: false`, or "
-        "`cuda: {enabled: false, …}` beside its own flags. Lists are separated by commas. A value that is not allowed "
-        "is an error: the exporter does not start (exit code 2), and a reload keeps the settings in force.",
+        "`--config.file`, nested at the dots (`log: {level: debug}`). A flag has priority over a variable, and a "
+        "variable over the file. `--no-NAME` disables a switch that `--NAME` enables; in the file a collector is "
+        "`cuda: false`, or `cuda: {enabled: false, …}` beside its own flags. Lists are separated by commas. A value "
+        "that is not allowed is an error: the exporter does not start (exit code 2), and a reload keeps the settings "
+        "in force.",
     ]
     for group, title in GROUPS.items():
         rows = [_flag_row(option) for option in options if option.group == group and not option.moved_to]
