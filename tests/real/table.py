@@ -16,17 +16,17 @@ HEAD = """<!-- Written by `make test-real`; do not edit. -->
 
 # Real software
 
-Programs as their makers release them, run without a GPU and observed by the real exporter: the wheels of PyPI, with no
-file of them changed. Below them are a CUDA driver of our own and, for PyTorch and NCCL, a CUDA runtime
-([tests/softgpu](../tests/softgpu)); the other programs call the driver alone. Its device memory is host memory, and its
-kernels do nothing. Both count their own calls, and **every number here is the exporter's and equals theirs**: launches,
-calls and errors by function, waits, bytes in use by kind of memory, bytes copied by direction and kind of host memory.
-Calls and bytes of NCCL are those that the ranks count themselves.
+Released programs, unmodified wheels from PyPI, run without a GPU and are observed by the real exporter. They run on a
+simulated CUDA driver and, for PyTorch and NCCL, a simulated CUDA runtime ([tests/softgpu](../tests/softgpu)); the
+other programs call only the driver. Device memory is host memory, and kernels do nothing. Driver and runtime count
+their own calls, and **every number here is the exporter's number and equals theirs**: launches, calls and errors by
+function, waits, bytes in use by kind of memory, bytes copied by direction and kind of host memory. For NCCL, calls
+and bytes equal the ranks' own counts.
 
-The table shows that each call of a real program is seen, once, and that bytes in use are PyTorch's `memory_reserved()`
-to the byte. It shows nothing of NVIDIA's runtime and driver: NVIDIA's runtime authenticates its driver and does not run
-on ours, and neither does a library that has the runtime linked in (cuBLAS, cuDNN, newer NCCL). So no program here
-multiplies matrices.
+The table shows that each call of a real program is seen exactly once, and that bytes in use equal PyTorch's
+`memory_reserved()`. It shows nothing about NVIDIA's runtime and driver. NVIDIA's runtime authenticates its driver and
+does not run on the simulated driver, and neither does a library with a statically linked runtime (cuBLAS, cuDNN,
+newer NCCL). Therefore no program here multiplies matrices.
 
 | software | program | equal on both sides | ran |
 |---|---|---|---|

@@ -27,7 +27,7 @@ LINE = re.compile(
 
 
 def test_torch(release: Release, ran: Ran) -> None:
-    """The demo: bytes in use are memory_reserved(), NVML has them with a context; failed allocations are counted."""
+    """The demo: bytes in use are memory_reserved(), NVML has these and a context; failed allocations are counted."""
     build_standins()
     command = [sys.executable, "-m", "deploy.demo", "--torch", "--seconds=12", "--listen=127.0.0.1:0"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200)

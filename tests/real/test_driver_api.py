@@ -52,7 +52,7 @@ def test_kernels(job: Job, exporter: Exporter, ran: Ran) -> None:
 
 @of(NUMBA)
 def test_arrays_given_back(job: Job, exporter: Exporter, ran: Ran) -> None:
-    """230 arrays on two GPUs, given back by Numba's deferred frees and, all others, by the reset of the context."""
+    """230 arrays on two GPUs, freed by Numba's deferred frees, the rest by the reset of the context."""
     job.run("cuda.current_context()")
     followed(exporter, job)
     job.run(
@@ -129,7 +129,7 @@ def test_contexts(job: Job, exporter: Exporter, ran: Ran) -> None:
 
 @of(BINDINGS)
 def test_refusals(release: Release, exporter: Exporter, folder: Path, ran: Ran) -> None:
-    """Calls that fail, 23 of each: no memory left, no context, an address that nobody allocated."""
+    """Calls that fail, 23 of each: no memory left, no context, an address that was never allocated."""
     with Job(release, folder, SOFTGPU_BYTES=64 << 20) as job:
         job.run(
             f"{_CHECK}"
@@ -198,7 +198,7 @@ def test_failures(job: Job, exporter: Exporter, keeper: Keeper, ran: Ran) -> Non
 
 @of(NUMBA)
 def test_slow_calls(job: Job, exporter: Exporter, ran: Ran) -> None:
-    """Calls of the driver that take 20 ms longer, 23 times each: waits last as long, whatever the wait is called."""
+    """Calls of the driver that take 20 ms longer, 23 times each: each kind of wait has this duration."""
     job.run(
         f"{_KERNEL}"
         "array, stream, event = cuda.device_array(MIB, np.uint8), cuda.stream(), cuda.event()\n"

@@ -97,7 +97,7 @@ def by_gpu(exporter: Exporter, metric: str, job: Job) -> dict[str, float]:
 
 @pytest.mark.parametrize("visible", ["", "1,0"])
 def test_two_gpus(release: Release, exporter: Exporter, folder: Path, ran: Ran, story: Story, visible: str) -> None:
-    """Memory and launches of each of two GPUs, also where CUDA_VISIBLE_DEVICES turns them round."""
+    """Memory and launches of each of two GPUs, also where CUDA_VISIBLE_DEVICES swaps them."""
     story.follow(folder)
     order = {"CUDA_VISIBLE_DEVICES": visible} if visible else {}
     with Job(release, folder, **order) as job:
@@ -127,7 +127,7 @@ def shown(exporter: Exporter, metric: str, job: Job, expected: dict[str, int]) -
 
 @pytest.mark.releases(NUMBA, BINDINGS)
 def test_one_story(release: Release, exporter: Exporter, folder: Path, ran: Ran, story: Story) -> None:
-    """Two processes that allocate and free in turn: NVML's bytes are the driver's with a context, step by step."""
+    """Two processes that allocate and free in turn: NVML's bytes equal the driver's plus a context, at each step."""
     story.follow(folder)
     with Job(release, folder) as one, Job(release, folder) as other:
         for job in (one, other):
@@ -147,7 +147,7 @@ def test_one_story(release: Release, exporter: Exporter, folder: Path, ran: Ran,
 
 @pytest.mark.releases(NUMBA)
 def test_utilization(release: Release, exporter: Exporter, folder: Path, story: Story, ran: Ran) -> None:
-    """Kernels of 5 ms one after the other, then none: NVML's utilization of the process, and how long it waits."""
+    """Kernels of 5 ms one after the other, then none: NVML's utilization of the process, and its waiting time."""
     story.follow(folder)
 
     def share() -> float:
@@ -162,12 +162,12 @@ def test_utilization(release: Release, exporter: Exporter, folder: Path, story: 
         waited = exporter.scrape().total(WAITED, pid=str(job.pid), api="cuCtxSynchronize") or 0
         busy = job.counts.busy_seconds(0)
         assert busy * 0.9 < waited < busy + 1
-        ran.note(f"{job.counts.calls('cuLaunchKernelEx')} launches, waited for all of the time that they took")
+        ran.note(f"{job.counts.calls('cuLaunchKernelEx')} launches, waited for all of their time")
 
 
 @pytest.mark.releases(BINDINGS)
 def test_fault(release: Release, exporter: Exporter, folder: Path, story: Story, ran: Ran) -> None:
-    """A kernel that reads an address that is not there: each call after it fails, and the GPU reports Xid 31."""
+    """A kernel that reads an unmapped address: each later call fails, and the GPU reports Xid 31."""
     story.follow(folder)
 
     def xids() -> dict[str, float]:

@@ -188,7 +188,7 @@ def one_trace_of_all_ranks(sink: HttpSink, jobs: list[Job]) -> None:
 
 
 def test_a_rank_is_missing(release: Release, exporter: Exporter, folder: Path, ran: Ran) -> None:
-    """A rank that does not come: the other is in flight in Init, then in a group of Send and Recv, until it comes."""
+    """A late rank: the other rank is in flight in Init, then in a group of Send and Recv, until it arrives."""
     with ranks(exporter, release, folder, 2) as (first, second):
         made = first.run("out = new_id()")
         for lines in (f"begin('{made}', grouped=False)", "exchange()"):
@@ -212,7 +212,7 @@ def in_flight(exporter: Exporter, job: Job) -> float | None:
 
 
 def test_killed(release: Release, exporter: Exporter, folder: Path, ran: Ran) -> None:
-    """kill -9 of a rank in the middle: its counts stay, its communicator is gone, the other rank's counts go on."""
+    """kill -9 of a rank in the middle: its counts stay, its communicator ends, the other rank's counts continue."""
     with ranks(exporter, release, folder, 2) as (first, second):
         connect([first, second])
         together([first, second], f"for _ in range({ROUNDS}): each()\nwait()")
@@ -234,7 +234,7 @@ def test_killed(release: Release, exporter: Exporter, folder: Path, ran: Ran) ->
 
 
 def test_refusals(release: Release, exporter: Exporter, folder: Path, ran: Ran) -> None:
-    """Calls that NCCL refuses, 23 of each: a type that there is not, no communicator, a rank beyond the last."""
+    """Calls that NCCL refuses, 23 of each: a type that does not exist, no communicator, a rank beyond the last."""
     with ranks(exporter, release, folder, 2) as jobs:
         connect(jobs)
         first = jobs[0]

@@ -43,7 +43,7 @@ def memory(exporter: Exporter, job: Job) -> dict[str, int]:
 
 
 def test_allocator(job: Job, exporter: Exporter, ran: Ran) -> None:
-    """Caching allocator: 2,000 tensors of changing sizes, given back in part and at the end."""
+    """Caching allocator: 2,000 tensors of changing sizes, freed in part and at the end."""
     for lines in (
         "held = []\nfor n in range(2000):\n    held.append(torch.empty(1 + n * 4099 % (3 * MIB), device='cuda'))\n"
         "    if n % 3: held.pop(n * 7 % len(held))\n",
@@ -118,7 +118,7 @@ def test_graphs(job: Job, exporter: Exporter, ran: Ran) -> None:
 
 
 def test_expandable_segments(release: Release, exporter: Exporter, folder: Path, ran: Ran) -> None:
-    """Expandable segments (VMM): 20 of 50 MiB, half of them given back, then all."""
+    """Expandable segments (VMM): 20 of 50 MiB, half of them freed, then all."""
     with Job(release, folder, PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True") as job:
         held = job.run(
             f"held = [torch.empty(50 * MIB, dtype=torch.uint8, device='cuda') for _ in range(20)]\n{RESERVED}"
@@ -160,7 +160,7 @@ def test_data_loader(job: Job, exporter: Exporter, ran: Ran) -> None:
 
 
 def test_fork(job: Job, exporter: Exporter, ran: Ran) -> None:
-    """A child by fork, which has no part of its parent's memory and calls, and makes calls of its own."""
+    """A forked child: its counts have only its own calls and memory, not those of its parent."""
     child = job.run(
         "held = torch.empty(64 * MIB, dtype=torch.uint8, device='cuda')\n"
         "out = os.fork()\n"
@@ -176,7 +176,7 @@ def test_fork(job: Job, exporter: Exporter, ran: Ran) -> None:
 
 
 def test_out_of_memory(release: Release, exporter: Exporter, folder: Path, ran: Ran) -> None:
-    """A GPU with 256 MiB: tensors until PyTorch raises OutOfMemoryError, then work goes on."""
+    """A GPU with 256 MiB: tensors until PyTorch raises OutOfMemoryError, then work continues."""
     with Job(release, folder, SOFTGPU_BYTES=256 << 20) as job:
         made = job.run(
             "held = []\n"
@@ -217,7 +217,7 @@ def test_distributed(release: Release, exporter: Exporter, folder: Path, ran: Ra
 
 
 def test_waits_that_last(release: Release, exporter: Exporter, folder: Path, ran: Ran) -> None:
-    """Kernels of 2 ms, waited for 23 times: each counted, and as long as they last."""
+    """23 waits for kernels of 2 ms: each is counted, with its duration."""
     with Job(release, folder, SOFTGPU_KERNEL_NS=2_000_000) as job:
         job.run(
             "x = torch.zeros(1000, device='cuda'); torch.cuda.synchronize()\n"
@@ -230,7 +230,7 @@ def test_waits_that_last(release: Release, exporter: Exporter, folder: Path, ran
 
 
 def test_killed(job: Job, exporter: Exporter, ran: Ran) -> None:
-    """kill -9 in the middle of training: counts stay as they were, all memory is given back."""
+    """kill -9 in the middle of training: counts stay as they were, all memory is freed."""
     job.begin(f"{TRAIN}\ntrain(1 << 40)")
     until(lambda: job.counts.calls("cuLaunchKernel") > 10_000, "10,000 launches")
     job.kill()
@@ -244,11 +244,11 @@ def test_killed(job: Job, exporter: Exporter, ran: Ran) -> None:
     ended = exporter.scrape()
     back = ended.total("gpu_cuda_memory_frees_bytes_total", pid=str(job.pid), implicit="true")
     assert counts["memory"]["device"] == back
-    ran.note(f"{counts['launches']['driver']:,} launches, {int(back or 0):,} bytes given back")
+    ran.note(f"{counts['launches']['driver']:,} launches, {int(back or 0):,} bytes freed")
 
 
 def test_there_before_the_exporter(job: Job, ran: Ran) -> None:
-    """A job that runs, and holds memory, before an exporter starts: from then on every call."""
+    """A job that started before the exporter and holds memory: every call from then on is counted."""
     job.run("held = torch.empty(64 * MIB, dtype=torch.uint8, device='cuda'); x = torch.zeros(1000, device='cuda')")
     with Exporter((EXACT,), dict(os.environ)) as late:
 

@@ -60,7 +60,7 @@ def in_use(exporter: Exporter, job: Job) -> Counter[str]:
 
 @pytest.mark.parametrize("settings", ["", "expandable_segments:True"])
 def test_tensors_by_line(release: Release, profiling: Exporter, folder: Path, ran: Ran, settings: str) -> None:
-    """Tensors of 23 lines, a third of them freed, then all: each line has its block's bytes, the rest is cached."""
+    """Tensors of 23 lines, a third freed, then all: each line has the bytes of its block, the rest is cached."""
     with Job(release, folder, **({"PYTORCH_CUDA_ALLOC_CONF": settings} if settings else {})) as job:
 
         def probed() -> bool:
@@ -81,7 +81,7 @@ def test_tensors_by_line(release: Release, profiling: Exporter, folder: Path, ra
 
 
 def test_a_step_of_training(release: Release, profiling: Exporter, folder: Path, ran: Ran) -> None:
-    """A step of training with Adam, 40 layers: nine tenths of the bytes of tensors, or more, have their lines."""
+    """A step of training with Adam, 40 layers: at least nine tenths of the tensors' bytes have their line."""
     with Job(release, folder) as job:
 
         def probed() -> bool:
