@@ -54,8 +54,8 @@ COVERAGE: Mapping[str, Coverage] = {
     rows.MAINTENANCE: Coverage(
         ("NodeShutdownScheduled", "NodeMaintenanceAnnounced", "NodeRebooted"),
         "systemd-logind's schedule, reports of other programs, the time of the boot",
-        "the metadata service of a cloud is not queried: a script can do so and report its answer (below); a node that "
-        "Kubernetes drains is seen by the ends of its processes alone",
+        "the metadata service of a cloud is not queried: a script can query it and report the result (below); a "
+        "node that Kubernetes drains is seen only by the exits of its processes",
     ),
     rows.SRAM: Coverage(
         ("GpuMemoryFault", "GpuSramErrorsExceeded", "GpuEccUncorrectable"),
@@ -64,23 +64,23 @@ COVERAGE: Mapping[str, Coverage] = {
     ),
     rows.PROCESSOR: Coverage(
         ("GpuResetNeeded", "GpuNvmlStalled"),
-        "NVML calls that do not return: the firmware answers them",
-        "a slow firmware that answers in the end",
+        "NVML calls that do not return, because the firmware does not respond",
+        "a slow firmware that responds late",
     ),
     rows.NIC: Coverage(
         ("NicFault", "NicDegraded", "PcieFault"),
         "PCIe errors of the NIC and the ports above it",
-        "drivers other than mlx5 with messages that are not in the table",
+        "messages of drivers other than mlx5 that are not in the table",
     ),
     rows.NCCL: Coverage(
         ("NcclHang", "NcclInitHang", "NcclRankBehind", "NcclRankMissing", "GpuProcessCrashed"),
-        "collectives in flight and the time of the last one, ranks missing from RAS, the abort of the watchdog",
+        "collectives in flight and the time of the last collective, ranks missing from RAS, the abort of the watchdog",
         "the rank that made the others wait, when that rank is on another node: compare ranks by communicator",
     ),
     rows.CORRUPTION: Coverage(
         ("GpuTestStale",),
         "",
-        "corruption has no passive signal: only the age of the last test that passed is known, if you run such a test",
+        "corruption has no passive signal: only the age of the last passed test is known, if you run such a test",
     ),
     rows.THERMAL: Coverage(
         ("GpuThermalSlowdown", "ChassisFault"),
@@ -96,7 +96,7 @@ COVERAGE: Mapping[str, Coverage] = {
         ("GpuNeedsService", "GpuPowerBrake", "ChassisFault", "FaultReported", "NodeRebooted"),
         "NVML: power brake; hwmon alarms of power supplies where the machine has such sensors; those of the management "
         "controller with --collector.faults.ipmi",
-        "the loss of the whole machine's power is seen from outside only: AccelExporterDown, and a new boot after it",
+        "the loss of the whole machine's power is seen only from outside: AccelExporterDown, and a new boot afterwards",
     ),
     rows.CHASSIS: Coverage(
         ("ChassisFault", "PcieLinkDegraded", "FaultReported"),
@@ -107,21 +107,21 @@ COVERAGE: Mapping[str, Coverage] = {
     rows.EXPANSION: Coverage(
         ("PcieFault", "PcieLinkDegraded", "GpuPcieLinkDegraded", "GpuPcieReplaysFrequent"),
         "AER counters and link widths up to the root port, NVML's replay counters",
-        "which of two ends of a link is at fault",
+        "which end of a link is at fault",
     ),
     rows.DEPENDENCY: Coverage(
         ("StorageNotResponding", "KernelStuck"),
         "",
-        "services that jobs talk to by themselves (registries, stores, DNS)",
+        "services that jobs use directly (registries, stores, DNS)",
     ),
     rows.CPU: Coverage(
         ("CpuFault", "KernelStuck", "CpusMissing"),
-        "how many CPUs run",
+        "the number of running CPUs",
         "machine checks on kernels that do not print them",
     ),
     rows.MEMORY: Coverage(
         ("SystemMemoryFault", "SystemMemoryErrorsFrequent", "MemoryMissing", "OutOfMemoryKill"),
-        "EDAC counters by module, how much memory the kernel has",
+        "EDAC counters by module, the amount of memory of the kernel",
         "machines without an EDAC driver: accel_node_fault_source_available shows them",
     ),
 }
@@ -147,7 +147,7 @@ ELSEWHERE = (
             *("GpuEccUncorrectable", "GpuMemoryFault", "GpuSramErrorsExceeded", "GpuRowRemapFailed"),
             *("GpuRowRemapPending", "GpuRetiredPagesPending", "CudaHardwareError", "GpuAmdErrorsUncorrected"),
         ),
-        "corrected errors page nobody",
+        "corrected errors do not page",
     ),
     Cause(
         "GPU failure",
@@ -166,7 +166,7 @@ ELSEWHERE = (
         "mis-operation",
         (rows.MAINTENANCE,),
         ("NodeShutdownScheduled", "NodeRebooted", "AccelExporterDown", "GpuCountFell", "RdmaLinkDown"),
-        "the person behind it: only the consequences are seen",
+        "the person: only the consequences are seen",
     ),
     Cause(
         "NAS failure",
@@ -189,7 +189,7 @@ ELSEWHERE = (
             *("GpuRecoveryActionNeeded", "GpuNvlinkDown", "PcieFault", "PcieLinkDegraded", "GpuPcieLinkDegraded"),
             *("GpuPcieReplaysFrequent", "CudaErrorsFrequent", "NcclErrors"),
         ),
-        "peers that copy through the host because the topology or an IOMMU forbids more: slow, and no fault",
+        "peers that copy through the host because of the topology or an IOMMU: slow, but not a fault",
     ),
     Cause(
         "cooling failure",

@@ -72,12 +72,12 @@ has Prometheus' meaning, in vmalert alone.
 """
 _DASHBOARDS_HEAD = """
 The files of [dashboards/](../dashboards), for Grafana 11 and newer. Import one by hand (*Dashboards, New, Import*), let
-[the composition](quick-start.md#grafana) provision them, or set `dashboards.enabled` of the [chart](deployment.md). The
-data source, the job and the instances are chosen at the top of each. Every panel has a description: the *i* in its
-corner. Where one stays empty: [why is a metric absent?](faq.md#why-is-a-metric-absent)
+[the composition](quick-start.md#grafana) provision them, or set `dashboards.enabled` of the [chart](deployment.md).
+Select the data source, the job and the instances at the top of each dashboard. Every panel has a description: the *i*
+in its corner. For an empty panel see [why is a metric absent?](faq.md#why-is-a-metric-absent)
 
-The pictures are drawn from the answers of a Prometheus that scraped the [demo](quick-start.md) or a stand-in of the
-hardware, laid out as the dashboard is. They are not screenshots of Grafana.
+The pictures are not screenshots of Grafana. They have the layout of the dashboards, and are drawn from the responses of
+a Prometheus that scraped the [demo](quick-start.md) or a stand-in of the hardware.
 """
 _CONVERSIONS: Mapping[Callable[[Number], Number], str] = {
     field.mib: "/ 2^20, rounded down",

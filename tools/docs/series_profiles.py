@@ -13,56 +13,56 @@ from exporter.stability import Stability
 from exporter.views import prometheus
 
 HEAD = """
-How many series a node has is chosen with `--profile`, and for one request with `/metrics?profile=`:
+`--profile` sets the number of series of a node, `/metrics?profile=` that of one request:
 
 | profile | lines of /metrics | size | for |
 | --- | --- | --- | --- |
-| `debug` | about 22,000 | 7.0 MB | everything that was observed, each queue pair and NVLink |
+| `debug` | about 22,000 | 7.0 MB | all observed series, including each queue pair and NVLink |
 | `node` (default) | 3,000 at most | 0.42 MB | a Prometheus of the cluster: all alerts, rules and dashboards |
 | `fleet` | 1,200 at most | 0.13 MB | a store of many clusters: by job, pod and GPU instead of by process |
 
-The lines are those of a node with 8 GPUs with 18 NVLinks each, 8 NICs and 8 ranks with 256 queue pairs each, made up
-and written by the exporter's own code (`tests/program/test_profile.py` holds them to it). The size is before
-compression, with pods and container ids. CPU time is the same for all: what a page with fewer series saves, adding up
-takes.
+The lines are those of a simulated node with 8 GPUs with 18 NVLinks each, 8 NICs and 8 ranks with 256 queue pairs each,
+written by the exporter's own code (`tests/program/test_profile.py` checks them). The size is before compression, with
+pods and container ids. CPU time is the same for all profiles: a page with fewer series costs less, and summing series
+costs more.
 
-`--profile` decides what collectors make, what OTLP sends and what the page at `/` shows; a request gets that profile
-or one with fewer series: with `--profile=debug` a Prometheus on the node takes `/metrics` and a central one
-`/metrics?profile=node` or `fleet`. A request for a profile with more series is a 400. In the chart it is `config:
+`--profile` applies to the collectors, to OTLP and to the page at `/`. A request gets this profile or a profile with
+fewer series. For example, with `--profile=debug` a Prometheus on the node scrapes `/metrics`, and a central Prometheus
+`/metrics?profile=node` or `fleet`. A request for a profile with more series returns a 400. In the chart set `config:
 {profile: debug}`, and for one monitor `podMonitor.endpoint: {params: {profile: [fleet]}}`.
 
-- Where labels are left out, series that differ in nothing else are added up: a counter is the exact sum of what
-  `debug` has, and does not fall when one of these series ends. Of times, ratios, temperatures and lags the largest is
-  shown.
-- That holds of `/metrics?profile=` below `--profile` and of pages beyond `--web.series-limit` too. The counts of a
-  process that ran another program (exec), or was folded because more than 1,024 processes ended within five minutes,
-  stay in the sum in which a page had them, for five minutes at least; the series with `overflow="true"` has the others.
-- Histograms have %(buckets)s buckets at most: neighbours are merged, so that counts at the bounds that stay are exact
-  and quantiles are coarser. In `debug`, durations have %(most)s at most. [Native histograms](http.md#histograms) have
+- Where labels are omitted, series that differ only in these labels are summed. A counter is the exact sum of the
+  counters in `debug`, and does not decrease when one of these series ends. For times, ratios, temperatures and lags the
+  largest value is exported.
+- The same holds for `/metrics?profile=` below `--profile` and for pages beyond `--web.series-limit`. If a process ran
+  another program (exec), or was folded because more than 1,024 processes ended within five minutes, its counts stay in
+  the sums of earlier pages for at least five minutes. The series with `overflow="true"` has the other counts.
+- Histograms have at most %(buckets)s buckets: neighbours are merged. Counts at the remaining bounds are exact, and
+  quantiles are coarser. In `debug`, durations have at most %(most)s. [Native histograms](http.md#histograms) have
   all bounds in each profile.
-- Metrics of errors and faults are in every profile. In `fleet` they keep the labels of the process, and so do series
-  of NCCL's RAS those of the rank. Labels that name the place of an error in a device are left out of some of them, as
-  the table has it.
-- RDMA in `node` is by process, device and GID or LID of the peer (bytes) or operation (requests). Queue pairs are
-  shown one by one in `debug`. In `node` and on the page at `/` are the %(failed)s first of those in an error state,
-  which `rdma_queue_pairs` counts, and the ten that post most (`rdma_qp_busiest_bytes_per_second`).
-- `container_id` is on `job_process_info` alone, to be joined on the pid:
+- Metrics of errors and faults are in every profile. In `fleet` they keep the labels of the process, and series of
+  NCCL's RAS keep the labels of the rank. Some of them omit labels for the location of an error in a device (see the
+  table).
+- RDMA in `node` is by process, device and GID or LID of the peer (bytes) or operation (requests). Only `debug` has each
+  queue pair. `node` and the page at `/` have the first %(failed)s queue pairs in an error state (`rdma_queue_pairs`
+  counts all of them) and the ten that post most (`rdma_qp_busiest_bytes_per_second`).
+- Only `job_process_info` has `container_id`. Join it on the pid:
   `gpu_cuda_memory_usage_bytes * on (job, instance, pid) group_left (container_id) job_process_info`.
-- `gpu_uuid` of a process is there too, on errors and on
+- `job_process_info` also has the `gpu_uuid` of a process, and so have errors and
   %(with_gpu)s.
-  Others have it by the number of the GPU:
+  For other metrics join it on the number of the GPU:
   `gpu_cuda_memory_usage_bytes * on (job, instance, gpu) group_left (gpu_uuid) hw_gpu_info`.
-- Profiles are applied before the [limits of series](faq.md#how-many-series-is-that), which count what the profile
-  leaves.
+- Profiles are applied before the [limits of series](faq.md#how-many-series-is-that), which count the series of the
+  profile.
 
-Alerts and recording rules have their series in `node` and `debug`; in `fleet` those that go by process or by function
-of CUDA have none, so evaluate them where `node` is scraped. So do dashboards: what only `debug` has is in the last row
-of a dashboard, *%(detail)s*.
+Alerts and recording rules have their series in `node` and `debug`. In `fleet`, rules by process or by function
+of CUDA have no series: evaluate them where `node` is scraped. The same holds for dashboards: panels that need `debug`
+are in the last row of a dashboard, *%(detail)s*.
 """
 _SINGLY_TEXT: Mapping[str, str] = {
-    "accel_exporter.probe.attached": "symbols without a probe singly, the others added up",
+    "accel_exporter.probe.attached": "symbols without a probe singly, the others summed",
     "nccl.ras.rank.lag": "ranks that are behind",
-    "gpu.nvlink.link.up": "links that are down singly, the others added up",
+    "gpu.nvlink.link.up": "links that are down singly, the others summed",
     "hw.temperature.limit": "the limit of the memory (`memory_max`)",
     "gpu.power.limit": "the limit in force (`enforced`)",
     "rdma.qp.state": f"{MOST_SINGLY['rdma.qp.state']} queue pairs at most, of those in the states ERR and SQE",
@@ -86,12 +86,12 @@ def page(metrics: Iterable[Metric], table: Callable[[Sequence[str], Iterable[Seq
             "with_gpu": ", ".join(f"`{prometheus.name(it)}`" for it in known if it.name in _WITH_GPU),
         },
         "## What is left out",
-        "Metrics that are not listed are the same in all profiles. Besides, `fleet` has no "
+        "Metrics that are not listed are the same in all profiles. In `fleet`, metrics of processes also lack "
         + ", ".join(f"`{label}`" for label in PROCESS_LABELS if label not in JOB)
-        + " on metrics of processes, those of errors aside.",
+        + ", except metrics of errors.",
         table(("metric", "node", "fleet"), rows),
         "## Panels without data in profile node",
-        f"They are in the row *{DETAIL}*.",
+        f"These panels are in the row *{DETAIL}*.",
         table(("dashboard", "panel"), list(_panels())),
     ]
     return "\n\n".join(parts) + "\n"
