@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 
 import pytest
 
@@ -34,7 +35,7 @@ def splices(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture
 def ends_early(request: pytest.FixtureRequest) -> bool:
-    """Return whether the proxy ends some streams after their head, with an error of its own, as Caddy 2.6 does."""
+    """Return whether the proxy ends some answers after their head, with an error of its own, as Caddy 2.6 does."""
     return "caddy" in request.node.callspec.params["hops"]
 
 
@@ -66,18 +67,29 @@ def test_streams(observed: Observed, hops: Hops) -> None:
         assert [] == [pair for pair in zip(*first, strict=True) if pair[0] < pair[1]]
 
 
-def test_whole_answers(observed: Observed, hops: Hops, splices: bool) -> None:
+def whole_answers(front: Server, ends_early: bool) -> int:
+    """Get 23 whole answers, among what is no POST. Returns the number of requests: some were ended by the proxy."""
+    made = done = 0
+    while done < 23:
+        with Client(front) as client, suppress(ConnectionResetError) if ends_early else nullcontext():
+            while done < 23:
+                made += 1
+                client.whole(tokens=2000)
+                done += 1
+                client.send(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+                client.receive_whole()
+    return made
+
+
+def test_whole_answers(observed: Observed, hops: Hops, splices: bool, ends_early: bool) -> None:
     """23 whole answers of one connection, among what is no POST: tokens of those that the proxy does not splice."""
     since = [Since(observed, it) for it in hops]
-    with Client(hops[0]) as client:
-        for _ in range(23):
-            client.whole(tokens=2000)
-            client.send(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
-            client.receive_whole()
-    for answers in (it.answers(23) for it in since):
-        assert {("200", ROUTE, "")} == {(it.status, it.route, it.aborted) for it in answers}
-        known = {it.tokens["output"] for it in answers}
-        assert known <= {2000, None} if splices else known == {2000}
+    made = whole_answers(hops[0], ends_early)
+    for answers in (it.answers(made) for it in since):
+        found = Counter((it.status, it.route, it.aborted) for it in answers)
+        assert 23 <= found[("200", ROUTE, "")] and found.total() == made
+        known = Counter(it.tokens["output"] for it in answers)
+        assert known.keys() <= {2000, None} and (splices or known[2000] >= 23)
 
 
 def test_clients_that_go(observed: Observed, hops: Hops, ends_early: bool) -> None:
