@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -82,8 +83,9 @@ J = TypeVar("J", bound=Job)
 
 
 def started(observed: Observed, job: J) -> J:
-    """The job, once it is attached to."""
+    """The job, once it is attached to, and a process that starts from now on has a later tick of the clock (proc(5))."""
     until(lambda: observed.attached(job.pid, job.libraries), "attached")
+    time.sleep(1 / os.sysconf("SC_CLK_TCK"))
     return job
 
 
