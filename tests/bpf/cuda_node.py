@@ -83,7 +83,7 @@ J = TypeVar("J", bound=Job)
 
 
 def started(observed: Observed, job: J) -> J:
-    """The job, once it is attached to, and a process that starts from now on has a later tick of the clock (proc(5))."""
+    """The job, once it is attached to; a process that starts from now on has a later tick of the clock (proc(5))."""
     until(lambda: observed.attached(job.pid, job.libraries), "attached")
     time.sleep(1 / os.sysconf("SC_CLK_TCK"))
     return job
