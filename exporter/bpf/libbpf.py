@@ -104,7 +104,7 @@ class Object:
         without: Collection[str] = (),
     ) -> None:
         self._bpf, self._path, self._handle = library(), path, 0
-        self._without = without
+        self.without = without
         self._multi = multi_link.supported() if multi is None else multi
         self._sessions = sessions.places() if self._multi else {}
         self.maps = Named[Map](path.name, "map")
@@ -172,7 +172,7 @@ class Object:
         for handle in maps.values():
             if bpf.bpf_map__type(handle) == RINGBUF:
                 bpf.bpf_map__set_value_size(handle, 0)  # EVENTS() gave the record's, for Python only
-        for name in self._without:
+        for name in self.without:
             if name not in programs:
                 raise stale(path.name, f"program {name} to leave out")
             check(bpf.bpf_program__set_autoload(programs.pop(name), False), f"leave {name} of {path} out")

@@ -10,7 +10,7 @@ import logging
 import os
 import struct
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
@@ -175,12 +175,16 @@ _log = logging.getLogger(__name__)
 class Rehearsal:
     """Costs of calls by symbol, in seconds where a probe is cheapest; found in the background, empty until then.
 
-    `copy` loads the object once more. `scenes` has for each symbol of `table` the scene that is played for it.
+    `copy` loads the object once more, with the programs that it is given. `scenes` has for each symbol of `table` the
+    scene that is played for it.
     Nothing is done before `start`: where nothing is probed nothing is tried.
     """
 
     def __init__(
-        self, copy: Callable[[], Object], table: Mapping[str, Sequence[Hook]], scenes: Mapping[str, Scene]
+        self,
+        copy: Callable[[Collection[str]], Object],
+        table: Mapping[str, Sequence[Hook]],
+        scenes: Mapping[str, Scene],
     ) -> None:
         self._copy, self._table, self._scenes = copy, table, scenes
         self.costs: Mapping[str, float] = {}
@@ -206,7 +210,8 @@ class Rehearsal:
 
     def _run(self) -> None:
         try:
-            with self._copy() as copy:
+            programs = {hook.program for scene in self._scenes.values() for it in scene for hook in self._table[it]}
+            with self._copy(programs) as copy:
                 self.costs = dict(play(copy, self._table, self._scenes))
         except (BpfError, Unavailable) as error:
             _log.warning("the overhead is known for the traps of the probes only, not for their programs: %s", error)
@@ -215,11 +220,19 @@ class Rehearsal:
 
 
 def small_copy(
-    original: Object, path: Path, constants: Mapping[str, int], entries: Mapping[str, int] = MappingProxyType({})
+    original: Object,
+    path: Path,
+    constants: Mapping[str, int],
+    programs: Collection[str],
+    entries: Mapping[str, int] = MappingProxyType({}),
 ) -> Object:
-    """The same object with little room in its maps, `entries` where that is given. BpfError."""
+    """Load the same object with these of its programs, and little room in its maps: `entries` where that is given.
+
+    Raises BpfError on any failure.
+    """
+    without = {*original.programs, *original.without} - {*programs}
     kept = {name: min(table.max_entries, MOST_ROWS) for name, table in original.maps.items() if table.kind in _KEYED}
-    return Object(path, constants=constants, entries=kept | dict(entries))
+    return Object(path, constants=constants, entries=kept | dict(entries), without=without)
 
 
 def play(copy: Object, table: Mapping[str, Sequence[Hook]], scenes: Mapping[str, Scene]) -> Iterator[tuple[str, float]]:

@@ -261,11 +261,11 @@ class Cuda(ProbeCollector[Activity]):
             "launches_of": ("driver", "runtime").index(self._bounded),  # enum layer of bpf/cuda/cuda.h
         }
 
-    def _copy(self) -> Object:
+    def _copy(self, programs: Collection[str]) -> Object:
         """The object once more, to try what its programs cost; it makes no spans."""
         never = dict.fromkeys(("allocation_span_bytes", "copy_span_bytes", "wait_span_ns"), 1 << 62)
         constants = self.constants() | never | {"spans_per_second": 0, "profiled": 0}
-        return small_copy(self.object, object_path(self.name), constants)
+        return small_copy(self.object, object_path(self.name), constants, programs)
 
     def entries(self) -> dict[str, int]:
         profiled = {"stack_ids": STACK_IDS, "allocations": ALLOCATION_BYTES} if self._profiles else {}

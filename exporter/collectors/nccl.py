@@ -201,10 +201,10 @@ class Nccl(ProbeCollector[Activity]):
     def entries(self) -> dict[str, int]:
         return {} if self.node.wants_spans else {"nccl_spans": 4096}  # unused: the least that a ring buffer has
 
-    def _copy(self) -> Object:
+    def _copy(self, programs: Collection[str]) -> Object:
         """The object once more, to try what its programs cost; it makes one span a second at most."""
         one = {"spans_per_second": min(1, self.constants()["spans_per_second"]), "slow_ns": 1 << 62}
-        copy = small_copy(self.object, object_path(self.name), self.constants() | one)
+        copy = small_copy(self.object, object_path(self.name), self.constants() | one, programs)
         somewhere = rehearsal.COUNTS_AT  # as if a communicator of two ranks were there
         copy.maps["layouts"].set(0, copy.types.struct("layout")(identity=somewhere, sequence=somewhere + 0x100))
         return copy

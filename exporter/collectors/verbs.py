@@ -124,11 +124,11 @@ class Verbs(ProbeCollector[Activity]):
         rows = self.object.maps["process_hits"]
         self.charged = VerbsCosts(lambda function: self.probes.price(function), rows, self._hit)
 
-    def _copy(self) -> Object:
+    def _copy(self, programs: Collection[str]) -> Object:
         """The object once more, to try what its programs cost; it makes no spans, and follows few queue pairs."""
         constants = self.constants() | {"verbs_spans_per_second": 0}
         few = dict.fromkeys(("queues", "receives", "extended_posts", "posted", "calls"), 16)
-        return small_copy(self.object, object_path(self.name), constants, few)
+        return small_copy(self.object, object_path(self.name), constants, programs, few)
 
     def _hit(self) -> float | None:
         """Return the seconds that a small probe takes, None where that is not known."""
