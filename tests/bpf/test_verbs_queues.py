@@ -207,14 +207,18 @@ def test_more_queue_pairs_than_there_is_room_for() -> None:
 
 @pytest.mark.parametrize("same", [0, 1])
 def test_threads_that_poll_one_queue(observed: Observed, same: int) -> None:
-    """Every completion is counted once whoever polls it, and no latency is longer than the job has run."""
+    """Every completion is counted once whoever polls it, and no latency is longer than the job has run.
+
+    After a race the next request of its own wr_id is certain again; with one wr_id for all of them no further one is.
+    """
     with attached(observed, Job()) as job:
         before = observed.value(UNMATCHED)
         job.create()
         job.connect()
         assert 500 == job.step("compete", 4, 500, same)
         assert 500 == observed.value("rdma_completions_total", job.pid, status="SUCCESS")
-        [latency] = observed.values(LATENCY, job.pid, opcode="RDMA_WRITE").values()
-        assert 500 == sum(latency.counts) + observed.value(UNMATCHED) - before
-        assert 400 <= sum(latency.counts)
-        assert 0 < latency.sum < 500 * 0.5
+        latencies = observed.values(LATENCY, job.pid, opcode="RDMA_WRITE").values()
+        matched = sum(sum(it.counts) for it in latencies)
+        assert 500 == matched + observed.value(UNMATCHED) - before
+        assert same or matched >= 400
+        assert sum(it.sum for it in latencies) < 500 * 0.5
