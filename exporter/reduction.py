@@ -72,8 +72,9 @@ class Reduction:
             elif rule.shown:
                 self._add(sample, rule.without)
         for before, into, known in self._members.end():
-            if self._members.has(before) or self._sums[before].until > self._now():
-                self._sums[into].counted = values.minus(self._sums[into].counted, known)
+            one = self._sums[before]
+            less = self._sums[into] if one.present or one.until > self._now() else one
+            less.counted = values.minus(less.counted, known)
         return [*kept, *gauges.values(), *self._counted(), *_first(bounded)]
 
     def retire(self, samples: Iterable[Sample], seconds: float) -> Iterator[Sample]:

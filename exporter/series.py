@@ -190,10 +190,10 @@ class SeriesLimit:
         """End a page: drop folded series that no series can return to."""
         now = self._now()
         for before, into, known in self.members.end():
-            fold = self.folds[into]
-            stays = self.members.has(before) or self.folds[before].until > now
-            if stays and fold.metric.kind is not Kind.GAUGE:
-                fold.counted = values.minus(fold.counted, known)
+            fold = self.folds[before]
+            if fold.metric.kind is not Kind.GAUGE:
+                less = self.folds[into] if fold.present or fold.until > now else fold
+                less.counted = values.minus(less.counted, known)
         for key, fold in list(self.folds.items()):
             if not self.members.has(key) and fold.until <= now:
                 del self.folds[key]

@@ -201,6 +201,22 @@ def test_labels_that_become_known(before: dict[str, str], after: dict[str, str],
         assert expected - 5 * alone == sum(int(it.value) for it in found)  # type: ignore[arg-type]
 
 
+def test_labels_that_become_known_after_another_end() -> None:
+    """Counts from before the name of a pod was known stay on the page, where the others of that sum have vanished."""
+    limit = SeriesLimit("test", 1000, profile=Profile.FLEET)
+    ended, who = Sample(CALLS, {"pid": "2", "comm": "h"}, 5, 1.0), {"pid": "1", "comm": "x"}
+    pages: tuple[tuple[int, list[Sample]], ...] = (
+        (15, [ended, Sample(CALLS, who, 10, 2.0)]),
+        (15, [Sample(CALLS, who, 10, 2.0)]),
+        (11, [Sample(CALLS, who | IN_POD, 11, 2.0)]),
+        (12, [Sample(CALLS, who | IN_POD, 12, 2.0)]),
+        (17, [ended, Sample(CALLS, who | IN_POD, 12, 2.0)]),
+    )
+    for expected, samples in pages:
+        found = [it for it in limit.apply(samples) if it.metric is CALLS]
+        assert expected == sum(int(it.value) for it in found)  # type: ignore[arg-type]
+
+
 def test_series_of_two_gpus() -> None:
     """A series of one GPU of a process is not taken for that of another one, which began as the first was missing."""
     limit = SeriesLimit("test", 10)

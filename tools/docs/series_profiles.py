@@ -36,7 +36,9 @@ fewer series. For example, with `--profile=debug` a Prometheus on the node scrap
   largest value is exported.
 - The same holds for `/metrics?profile=` below `--profile` and for pages beyond `--web.series-limit`. If a process ran
   another program (exec), or was folded because more than 1,024 processes ended within five minutes, its counts stay in
-  the sums of earlier pages for at least five minutes. The series with `overflow="true"` has the other counts.
+  the sums of earlier pages for at least five minutes. The series with `overflow="true"` has the other counts. If the
+  pod or GPU of a process becomes known while other processes have counts in the sum without this label, its earlier
+  counts stay in that sum and end with it.
 - Histograms have at most %(buckets)s buckets: neighbours are merged. Counts at the remaining bounds are exact, and
   quantiles are coarser. In `debug`, durations have at most %(most)s. [Native histograms](http.md#histograms) have
   all bounds in each profile.
