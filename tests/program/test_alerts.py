@@ -151,6 +151,14 @@ def test_few_alerts_page() -> None:
 
 
 @each_file
+def test_clusters_are_kept_apart(stem: str) -> None:
+    """No rule adds or joins over clusters: in one store they may have the same names of jobs and instances."""
+    for rule in (*rules(stem), *rules(stem, "record")):
+        for labels in re.findall(r"\b(?:by|on) \(([^)]*)\)", rule["expr"]):
+            assert "cluster" in labels.split(", "), rule["expr"]
+
+
+@each_file
 def test_no_alert_is_of_a_process(stem: str) -> None:
     """Alerts are of nodes, devices, workloads and communicators: none has a label of a process, rank or queue pair."""
     fired = [scenarios(stem)[rule["alert"]]["promql_expr_test"][1] for rule in rules(stem)]
