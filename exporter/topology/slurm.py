@@ -18,7 +18,7 @@ from exporter.topology.place import OF_A_DEVICE, Place, is_text, read_text
 MOST_ENTRIES = 65_536
 _MOST_YAML = 1 << 18
 """PyYAML reads that in seconds. libyaml is quicker, and crashes on deep nesting."""
-_FIELD = re.compile(r"([A-Za-z]+)=(\S+)", re.ASCII)
+_FIELD = re.compile(r'(?<![A-Za-z])([A-Za-z]+)[ \t]*=[ \t]*(?:"([^"]*)"|(\S+))', re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +58,13 @@ def _has(hostlist: str, name: str) -> bool:
 
 
 def _of_conf(text: str) -> Iterator[_Entry]:
-    """Yield the entries of lines of NAME=VALUE; names have no case, # begins a comment, \\ continues a line."""
+    """Yield the entries of lines of NAME=VALUE; names have no case, # begins a comment, \\ continues a line.
+
+    As in all files of Slurm there may be spaces around =, and a value may be in double quotes.
+    """
     for line in text.replace("\\\n", " ").splitlines():
-        fields = {key.lower(): value for key, value in _FIELD.findall(line.partition("#")[0])}
+        found = _FIELD.findall(line.partition("#")[0])
+        fields = {key.lower(): quoted or value for key, quoted, value in found}
         if name := fields.get("switchname"):
             yield _Entry("switch", name, fields.get("nodes", ""), fields.get("switches", ""))
         elif name := fields.get("blockname"):

@@ -23,7 +23,7 @@ SwitchName=spine0 Switches=leaf[0-3]
 SwitchName=spine1 Switches=leaf[4-7]   # the other half
 SwitchName=leaf3 \\
   Nodes=node[097-128],login
-SwitchName=leaf4 Nodes=node[129-160]
+SwitchName = "leaf4" Nodes="node[129-160]" LinkSpeed = 100
 BlockName=b1 Nodes=node[001-128]
 BlockSizes=18,36
 """
@@ -88,6 +88,8 @@ def test_slurm(tmp_path: Path, name: str, text: str) -> None:
     block = "b1" if name.endswith("conf") else "7"
     assert {"leaf": "leaf3", "spine": "spine0", "core": "core", "block": block} == slurm.place(path, "node101").labels
     assert {} == slurm.place(path, "elsewhere").labels
+    if name.endswith("conf"):
+        assert {"leaf": "leaf4", "spine": "spine1", "core": "core"} == slurm.place(path, "node130").labels
 
 
 @pytest.mark.parametrize(
@@ -110,6 +112,16 @@ def test_wrong_slurm_files(tmp_path: Path, name: str, text: str, why: str) -> No
     (path := tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match=why):
         slurm.place(path, "n1")
+
+
+def test_long_lines_of_slurm(tmp_path: Path) -> None:
+    """A file with anything else in one long line keeps nobody waiting."""
+    path = tmp_path / "topology.conf"
+    began = time.process_time()
+    for text in ("x", "x ", 'x="', "= "):
+        path.write_text(text * (1 << 20))
+        assert {} == slurm.place(path, "n1").labels
+    assert time.process_time() - began < 5
 
 
 def test_loops_of_switches(tmp_path: Path) -> None:
