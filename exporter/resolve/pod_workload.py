@@ -2,7 +2,7 @@
 
 Labels: JobSet https://jobset.sigs.k8s.io/docs/ (also TrainJob's, which has a JobSet of its name), Kubeflow's training
 operator (common labels in pkg/apis/kubeflow.org/v1), KubeRay (ray-operator/controllers/ray/utils/constant.go),
-LeaderWorkerSet, Volcano, Kueue (pkg/controller/constants), and Job
+LeaderWorkerSet, Volcano, Kueue (pkg/controller/constants; a group of plain pods has a name), and Job
 https://kubernetes.io/docs/reference/labels-annotations-taints/.
 """
 
@@ -24,6 +24,7 @@ _BY_LABEL = (
     ("volcanojob", "volcano.sh/job-name"),
     ("job", "batch.kubernetes.io/job-name"),
     ("job", "job-name"),
+    ("podgroup", "kueue.x-k8s.io/pod-group-name"),
 )
 """Kinds by the label with the workload's name, outer ones first: a JobSet's pods are those of its Jobs too."""
 _QUEUES = ("kueue.x-k8s.io/local-queue-name", "kueue.x-k8s.io/queue-name", "volcano.sh/queue-name")

@@ -41,6 +41,7 @@ def owner(kind: str, name: str, controller: bool = True) -> list[dict[str, Any]]
         ({"volcano.sh/job-name": "pretrain", "volcano.sh/task-spec": "worker"}, "volcanojob"),
         ({"batch.kubernetes.io/job-name": "pretrain"}, "job"),
         ({"job-name": "pretrain"}, "job"),
+        ({"kueue.x-k8s.io/pod-group-name": "pretrain", "kueue.x-k8s.io/managed": "true"}, "podgroup"),
     ],
 )
 def test_workload_by_labels(labels: dict[str, str], kind: str | None) -> None:
