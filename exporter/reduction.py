@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from exporter import values
 from exporter.members import RETENTION, Members
-from exporter.model import Distribution, Kind, Labels, Metric, Sample, Value
+from exporter.model import Distribution, Exemplar, Kind, Labels, Metric, Sample, Value
 from exporter.moves import Move
 from exporter.profile import BUCKETS, CONVENTIONAL, MOST_SINGLY, Profile, ProfileRule, rule_of
 
@@ -28,6 +28,25 @@ class _Sum:
     """True if a member is on this page."""
     until: float = 0.0
     """Time at which the sum vanishes unless it has members then, in seconds of the reduction's clock."""
+    exemplars: dict[int, Exemplar] = field(default_factory=dict)
+    """The newest of the members on this page, by bucket."""
+
+    def value(self) -> Value:
+        """Return what was counted, with the exemplars."""
+        if self.exemplars and isinstance(self.counted, Distribution):
+            return replace(self.counted, exemplars=self.exemplars)
+        return self.counted
+
+    def add(self, value: Value, rise: Value | None) -> None:
+        """Add what a member on this page has counted since, and take its exemplars, the newest of each bucket."""
+        if rise is not None:
+            counted = values.plus(self.counted, rise)
+            if not values.alike(self.counted, counted):  # of fewer buckets from now on
+                self.exemplars = {}
+            self.counted = counted
+        if isinstance(value, Distribution) and value.exemplars and values.alike(self.counted, value):
+            both = sorted((*self.exemplars.items(), *value.exemplars.items()), key=lambda pair: pair[1].time)
+            self.exemplars = dict(both)
 
 
 class Reduction:
@@ -55,7 +74,7 @@ class Reduction:
         gauges: dict[str, Sample] = {}
         self._members.begin()
         for one in self._sums.values():
-            one.present = False
+            one.present, one.exemplars = False, {}
         metric: Metric | None = None
         for sample in samples:
             if sample.metric is not metric:  # those of one metric mostly come one after the other
@@ -118,7 +137,7 @@ class Reduction:
         now = self._now()
         for key, one in list(self._sums.items()):
             if one.present or one.until > now:
-                yield self._coarse(Sample(one.metric, one.labels, one.counted, one.start))
+                yield self._coarse(Sample(one.metric, one.labels, one.value(), one.start))
             elif not self._members.has(key):
                 del self._sums[key]
 
@@ -161,8 +180,7 @@ class Reduction:
         if key in self._members.moved:
             sample = self._members.rest(key, sample)
         rise = self._members.add(key, into, sample)
-        if rise is not None:
-            one.counted = values.plus(one.counted, rise)
+        one.add(sample.value, rise)
 
     def _coarse(self, sample: Sample) -> Sample:
         if not isinstance(sample.value, Distribution):

@@ -123,6 +123,28 @@ def test_buckets_are_merged_exactly() -> None:
     assert coarse is classic(coarse)
 
 
+@pytest.mark.parametrize("profile", Profile)
+def test_exemplars_of_sums(profile: Profile) -> None:
+    """A sum has the newest exemplar of each bucket, of its series on the page; of other buckets it has none."""
+    waited = Metric("gpu.cuda.sync_wait", "", Kind.HISTOGRAM, "s", labels=("api",), process=True)
+    old, new, other = (Exemplar(0.5, at, "a" * 32, f"{at:016.0f}") for at in (1.0, 2.0, 3.0))
+    reduction = Reduction(profile)
+
+    def found(*own: tuple[str, tuple[float, ...], dict[int, Exemplar]]) -> dict[int, Exemplar]:
+        samples = [
+            waited.sample(Distribution(bounds, (1,) * (len(bounds) + 1), 1.0, exemplars), {"pid": "1", "api": api})
+            for api, bounds, exemplars in own
+        ]
+        result = [it.value for it in reduction.apply(samples)]
+        return {at: one for it in result if isinstance(it, Distribution) for at, one in classic(it).exemplars.items()}
+
+    one, two = ("a", (1.0, 2.0), {0: new}), ("b", (1.0, 2.0), {0: old, 2: other})
+    assert found(one, two) == {0: old if profile is Profile.DEBUG else new, 2: other}
+    assert found(two) == {0: old, 2: other}
+    if profile < Profile.DEBUG:
+        assert {} == found(one, ("c", (2.0,), {}))
+
+
 @pytest.mark.parametrize(("profile", "shown"), [(Profile.DEBUG, 12), (Profile.NODE, 8), (Profile.FLEET, 4)])
 def test_durations_have_few_classic_buckets(profile: Profile, shown: int) -> None:
     """A profile leaves the counts of all bounds to native histograms; the debug profile too has 12 buckets at most.
