@@ -63,7 +63,8 @@ class SeriesLimit:
 
     Folded series lose the labels of the process and those that the metric declares as identity; where too many
     series remain, all labels. Errors and faults come before all other series of a page, and one that is new has a
-    quarter of the room for folded series besides. Another quarter is for those without labels: no flood of errors,
+    quarter of the room for folded series besides. Series of the hardware and of the exporter come before those of
+    processes, queue pairs and communicators, of which there may be any number. Another quarter is for those without labels: no flood of errors,
     or of labels of their own, leaves counts out. A folded counter or histogram keeps the counts of vanished
     members, and vanishes with the last member: the members of a process stay for five minutes after the process's
     end, and so does the folded series. The counts of ended processes that are too many are folded too, before their
@@ -103,7 +104,7 @@ class SeriesLimit:
         """Return the samples within the limit, then the folded series, then what there is to know of the limit."""
         samples = self._reduction.apply(samples)
         if self.members or self.folds or values.lines(samples) > self._most_shown:
-            samples = self._fold(sorted(samples, key=_after_faults))
+            samples = self._fold(sorted(samples, key=_order))
         of = {"collector": self._collector}
         folded = MovesSample(FOLDED, of, self._ever, moves=self._moves, count=self._moves.count)
         self._applied = time.time()
@@ -254,5 +255,7 @@ class SeriesLimit:
                 yield Sample(fold.metric, fold.labels, fold.counted)
 
 
-def _after_faults(sample: Sample) -> bool:
-    return not sample.metric.fault
+def _order(sample: Sample) -> int:
+    if sample.metric.fault:
+        return 0
+    return 2 if sample.metric.process or sample.metric.identity else 1

@@ -272,6 +272,19 @@ def test_faults_are_folded_last() -> None:
     assert 19 == lines(result)
 
 
+def test_the_hardware_comes_before_processes() -> None:
+    """A page beyond its limit from the start has the state of each GPU and collector, however many processes there are."""
+    status = Metric("hw.status", "", Kind.GAUGE, labels=("gpu", "state"))
+    success = Metric("accel_exporter.collector.success", "", Kind.GAUGE, labels=("collector",))
+    samples = [CALLS.sample(1, {"pid": f"p{number}"}) for number in range(60)]
+    samples += [status.sample(int(gpu == "3"), {"gpu": gpu, "state": "failed"}) for gpu in "01234567"]
+    samples += [success.sample(int(name != "nvml"), {"collector": name}) for name in ("cuda", "nvml", "xid")]
+    found = SeriesLimit("page", 40).apply(samples)
+    assert 3 == sum("collector" in it.labels for it in found if it.metric is success)
+    assert {"3": 1} == {it.labels["gpu"]: it.value for it in found if it.metric is status and it.value}
+    assert 60 == sum(int(it.value) for it in found if it.metric is CALLS)  # type: ignore[arg-type]
+
+
 def test_a_flood_of_errors_leaves_no_counts_out() -> None:
     """Errors of ever new codes take the room for folded series with labels, and that for more faults, but not all."""
     codes = Metric("calls.errors", "", Kind.COUNTER, labels=("code",), process=True)
