@@ -273,7 +273,7 @@ def test_faults_are_folded_last() -> None:
 
 
 def test_the_hardware_comes_before_processes() -> None:
-    """A page beyond its limit from the start has the state of each GPU and collector, however many processes there are."""
+    """A page beyond its limit from the start has the state of each GPU and collector, however many processes run."""
     status = Metric("hw.status", "", Kind.GAUGE, labels=("gpu", "state"))
     success = Metric("accel_exporter.collector.success", "", Kind.GAUGE, labels=("collector",))
     samples = [CALLS.sample(1, {"pid": f"p{number}"}) for number in range(60)]
