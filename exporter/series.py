@@ -61,14 +61,14 @@ class SeriesLimit:
 
     Once it folds, a series stays shown, or folded, while it exists.
 
-    Folded series lose the labels of the process and those that the metric declares as identity; where too many
-    series remain, all labels. Errors and faults come before all other series of a page, and one that is new has a
-    quarter of the room for folded series besides. Series of the hardware and of the exporter come before those of
-    processes, queue pairs and communicators, of which there may be any number. Another quarter is for those without labels: no flood of errors,
-    or of labels of their own, leaves counts out. A folded counter or histogram keeps the counts of vanished
-    members, and vanishes with the last member: the members of a process stay for five minutes after the process's
-    end, and so does the folded series. The counts of ended processes that are too many are folded too, before their
-    five minutes are over (`retire`). A folded gauge is the sum of its members, or the largest of times, ratios and
+    Folded series lose the labels of the process and those that the metric declares as identity; where too many series
+    remain, all labels. Errors and faults come before all other series of a page, and one that is new has a quarter of
+    the room for folded series besides. Series of the hardware and of the exporter come before those of processes, queue
+    pairs and communicators, of which there may be any number. Another quarter is for those without labels: no flood of
+    errors, or of labels of their own, leaves counts out. A folded counter or histogram keeps the counts of vanished
+    members, and vanishes with the last member: the members of a process stay for five minutes after the process's end,
+    and so does the folded series. The counts of ended processes that are too many are folded too, before their five
+    minutes are over (`retire`). A folded gauge is the sum of its members, or the largest of times, ratios and
     temperatures. One thread at a time.
 
     A page of the samples of other limits is given their moves first (`move`): series of which it has counts in sums and
