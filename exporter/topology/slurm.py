@@ -62,7 +62,7 @@ def _of_conf(text: str) -> Iterator[_Entry]:
 
     As in all files of Slurm there may be spaces around =, and a value may be in double quotes.
     """
-    for line in text.replace("\\\n", " ").splitlines():
+    for line in text.replace("\r\n", "\n").replace("\\\n", " ").splitlines():
         found = _FIELD.findall(line.partition("#")[0])
         fields = {key.lower(): quoted or value for key, quoted, value in found}
         if name := fields.get("switchname"):
@@ -79,8 +79,8 @@ def _of_yaml(text: str) -> Iterator[_Entry]:
 
     try:
         topologies = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError) as error:
-        raise ValueError("no valid YAML") from error
+    except (yaml.YAMLError, RecursionError, ValueError, LookupError, AttributeError) as error:
+        raise ValueError("no valid YAML") from error  # a value that its tag does not permit raises any of these
     if not isinstance(topologies, list) or not all(isinstance(one, dict) for one in topologies):
         raise ValueError("no list of topologies")
     default = sorted(topologies, key=lambda one: one.get("cluster_default") is not True)

@@ -90,6 +90,8 @@ def test_slurm(tmp_path: Path, name: str, text: str) -> None:
     assert {} == slurm.place(path, "elsewhere").labels
     if name.endswith("conf"):
         assert {"leaf": "leaf4", "spine": "spine1", "core": "core"} == slurm.place(path, "node130").labels
+        path.write_bytes(text.replace("\n", "\r\n").encode())  # as some editors save it
+        assert "leaf3" == slurm.place(path, "node101").labels["leaf"]
 
 
 @pytest.mark.parametrize(
@@ -97,6 +99,10 @@ def test_slurm(tmp_path: Path, name: str, text: str) -> None:
     [
         ("t.yaml", "a: [", "no valid YAML"),
         ("t.yaml", "{a: 1}", "no list of topologies"),
+        ("t.yaml", "- !!int ''", "no valid YAML"),
+        ("t.yaml", "- !!bool x", "no valid YAML"),
+        ("t.yaml", "- !!timestamp x", "no valid YAML"),
+        ("t.yaml", "- 2026-99-99", "no valid YAML"),
         ("t.yaml", "[" * 100_000, "no valid YAML"),
         ("t.yaml", "- {topology: a, tree: {switches: [{switch: s, nodes: 'n['}]}}", "no hostlist"),
         ("t.yaml", "x" * (1 << 18 | 1), "larger than"),
