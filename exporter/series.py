@@ -35,6 +35,8 @@ LIMIT_HELP = (
 LEAST, MOST = 10, 1 << 24
 ABOUT = 2
 """Lines of /metrics about a limit itself."""
+OWN = ("accel_exporter.page.", "accel_exporter.collector.", "accel_exporter.series.")
+"""Metrics, by their beginnings, that show what a page has and costs: they are folded last, as errors and faults are."""
 
 
 def limit_flag(most: int) -> Flag:
@@ -170,7 +172,7 @@ class SeriesLimit:
 
     def _room(self, metric: Metric) -> int:
         """Return the lines that series may take which are shown singly, where this metric's is one of them."""
-        if not metric.fault:
+        if not _is_last_folded(metric):
             return self._most_shown
         quarter = self._most_folded // 4
         return self._most_shown + self._most_folded - max(self._lines + quarter, self._most_folded - quarter)
@@ -255,7 +257,11 @@ class SeriesLimit:
                 yield Sample(fold.metric, fold.labels, fold.counted)
 
 
+def _is_last_folded(metric: Metric) -> bool:
+    return metric.fault or metric.name.startswith(OWN)
+
+
 def _order(sample: Sample) -> int:
-    if sample.metric.fault:
+    if _is_last_folded(sample.metric):
         return 0
     return 2 if sample.metric.process or sample.metric.identity else 1

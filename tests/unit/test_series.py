@@ -279,10 +279,13 @@ def test_the_hardware_comes_before_processes() -> None:
     samples = [CALLS.sample(1, {"pid": f"p{number}"}) for number in range(60)]
     samples += [status.sample(int(gpu == "3"), {"gpu": gpu, "state": "failed"}) for gpu in "01234567"]
     samples += [success.sample(int(name != "nvml"), {"collector": name}) for name in ("cuda", "nvml", "xid")]
-    found = SeriesLimit("page", 40).apply(samples)
+    limit = SeriesLimit("page", 40)
+    found = limit.apply(samples)
     assert 3 == sum("collector" in it.labels for it in found if it.metric is success)
     assert {"3": 1} == {it.labels["gpu"]: it.value for it in found if it.metric is status and it.value}
     assert 60 == sum(int(it.value) for it in found if it.metric is CALLS)  # type: ignore[arg-type]
+    cost = Metric("accel_exporter.page.series", "", Kind.GAUGE)  # known from the second page on
+    assert [{}] == [it.labels for it in limit.apply([*samples, cost.sample(40)]) if it.metric is cost]
 
 
 def test_a_flood_of_errors_leaves_no_counts_out() -> None:
