@@ -88,7 +88,7 @@ lost: gone
         (PROBES + METRIC + "    labels: [{as: number}]\n", "cannot be called ''"),
         (PROBES + METRIC + "    labels: [{name: a, as: enum}]\n", "lacks the key 'values'"),
         (PROBES + METRIC + "    labels: [{name: a, as: enum, values: {b: c}}]\n", "is not a number"),
-        (PROBES + METRIC + "    labels: [" + "{field: a}, " * 17 + "]\n", "more than 16 entries"),
+        (PROBES + METRIC + "    labels: [" + "{field: a}, " * 13 + "]\n", "more than 12 entries"),
         (PROBES + HISTOGRAM, "lacks the key 'buckets'"),
         (PROBES + HISTOGRAM + "    buckets: log2\n", "lacks the key 'sum'"),
         (PROBES + HISTOGRAM + "    buckets: linear\n    sum: s\n", "lacks the key 'width'"),
