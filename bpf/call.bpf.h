@@ -230,6 +230,19 @@ int on_thread_end(void *ctx __attribute__((unused)))
 	return 0;
 }
 
+/* A probe that has REPLACED(tgid), defined as ABANDON() is, runs it for a process that runs another program now. */
+EXEC int on_exec(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct thread thread = this_thread();
+
+	thread.tid = tid_before_exec(ctx);
+	end_thread(in_flight, &thread);
+#ifdef REPLACED
+	REPLACED(thread.tgid);
+#endif
+	return 0;
+}
+
 /* FORGET() is the object's program `forget`: rows of processes that have ended are dropped from calls in flight, with
  * FORGET(map) from a map of the probe's own too. */
 #define FORGET(...)                                                                                          \

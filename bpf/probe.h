@@ -63,6 +63,14 @@ char LICENSE[] SEC("license") = "GPL";
  * was. A call that it was in (a cancelled thread) never returns. */
 #define THREAD_END SEC("raw_tp/sched_process_exit")
 
+/* The section of `on_exec`, which such objects have too: a call in which another program was run never returns, and its
+ * stack is gone. The thread has the process's id from then on, and had this one before. */
+#define EXEC SEC("raw_tp/sched_process_exec")
+static __always_inline __u32 tid_before_exec(const struct bpf_raw_tracepoint_args *ctx)
+{
+	return ctx->args[1];
+}
+
 /* In which libraries return probes are attached, by the number that a library's cookies carry: 0 in none, else what
  * distinguishes this time from earlier ones. Programs at entries are attached all the time, so that each call counts
  * once, and remember a call for its return only there. */

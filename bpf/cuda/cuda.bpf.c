@@ -219,12 +219,11 @@ AT_RETURN(on_failure)
 	return 0;
 }
 
-THREAD_END
-int on_thread_end(void *ctx __attribute__((unused)))
+static __always_inline void end_thread(struct thread thread)
 {
-	struct thread thread = this_thread(layer_driver);
 	__u64 id = thread_id(&thread);
 
+	thread.layer = layer_driver;
 	if (bpf_map_lookup_elem(&in_flight, &thread))
 		remove_flight(&thread);
 	thread.layer = layer_runtime;
@@ -237,17 +236,24 @@ int on_thread_end(void *ctx __attribute__((unused)))
 		thread.layer = layer_driver;
 		bpf_map_delete_elem(&stack_ids, &thread);
 	}
+}
+
+THREAD_END
+int on_thread_end(void *ctx __attribute__((unused)))
+{
+	end_thread(this_thread(layer_driver));
 	return 0;
 }
 
 /* Until the exporter has noticed, rows of the program before and of this one have the same keys. */
-SEC("raw_tp/sched_process_exec")
-int on_exec(void *ctx __attribute__((unused)))
+EXEC int on_exec(struct bpf_raw_tracepoint_args *ctx)
 {
-	__u32 tgid = bpf_get_current_pid_tgid() >> 32;
-	struct process *process = bpf_map_lookup_elem(&processes, &tgid);
+	struct thread thread = this_thread(layer_driver);
+	struct process *process = bpf_map_lookup_elem(&processes, &thread.tgid);
 
-	bpf_map_delete_elem(&covered, &tgid);
+	thread.tid = tid_before_exec(ctx);
+	end_thread(thread);
+	bpf_map_delete_elem(&covered, &thread.tgid);
 	if (process)
 		lose_sight(process);
 	return 0;

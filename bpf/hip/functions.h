@@ -5,6 +5,8 @@
 struct call;
 static void abandon(const struct call *call);
 #define ABANDON(call) abandon(call)
+static void replace_program(__u32 tgid);
+#define REPLACED(tgid) replace_program(tgid)
 #include "../call.bpf.h"
 
 enum memory {

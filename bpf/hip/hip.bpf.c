@@ -253,11 +253,4 @@ int on_launch(struct pt_regs *ctx)
 	return 0;
 }
 
-SEC("raw_tp/sched_process_exec")
-int on_exec(void *ctx __attribute__((unused)))
-{
-	replace_program(this_thread().tgid);
-	return 0;
-}
-
 FORGET(live)

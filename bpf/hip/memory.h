@@ -66,7 +66,7 @@ static __always_inline void lose_sight(__u32 tgid)
 
 /* The program before holds nothing any more, but its rows stay until the exporter has noticed: until then what this one
  * holds is not known. Its own rows are counted, so that the exporter sees whether there were any. */
-static __always_inline void replace_program(__u32 tgid)
+static void replace_program(__u32 tgid)
 {
 	struct process_key key = {.tgid = tgid};
 	struct process *process = bpf_map_lookup_elem(&processes, &key);

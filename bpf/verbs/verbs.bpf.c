@@ -58,6 +58,17 @@ int on_thread_end(void *ctx __attribute__((unused)))
 	return 0;
 }
 
+EXEC int on_exec(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct thread thread = this_thread();
+
+	thread.tid = tid_before_exec(ctx);
+	end_thread(post_flights, &thread);
+	end_thread(poll_flights, &thread);
+	end_thread(control_flights, &thread);
+	return 0;
+}
+
 SEC("raw_tp")
 int forget(void *ctx __attribute__((unused)))
 {

@@ -1,6 +1,10 @@
-"""C source of a library that leaves calls by longjmp, and makes others from deeper frames."""
+"""C sources of libraries that leave calls in the middle: by longjmp, or by another program."""
 
 from __future__ import annotations
+
+from pathlib import Path
+
+from tests.bpf.cuda_node import Script
 
 JUMPER = """
 #include <setjmp.h>
@@ -29,3 +33,39 @@ __attribute__((noinline)) int deeper(function *call, uint64_t a, uint64_t b, int
     return result;
 }
 """
+
+REPLACER = """
+#define _GNU_SOURCE
+#include <signal.h>
+#include <stdint.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+#include <unistd.h>
+static ucontext_t here, above;
+static int (*called)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t);
+static char **program;
+static void call(void) { called(0, 0, 0, 0, 0); }
+static void replace(int signal) { execv(program[0], program); }
+int replace_in(void *function, char **arguments)
+{
+    void *stack = mmap((void *)0x7ffffff00000, 65536, 3, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    called = function;
+    program = arguments;
+    signal(SIGALRM, replace);
+    getcontext(&above);
+    above.uc_link = &here;
+    above.uc_stack = (stack_t){.ss_sp = stack, .ss_size = 65536};
+    makecontext(&above, call, 0);
+    alarm(1);
+    return swapcontext(&here, &above);
+}
+"""
+"""C source of a library that runs another program in the middle of a call, on a stack that is above those of programs."""
+
+
+def replaced(library: Path, function: str) -> str:
+    """Lines for a script (cuda_node.Script): it runs itself again, in a call of this function."""
+    return (
+        f"arguments = (ctypes.c_char_p * 4)(sys.executable.encode(), b'-c', {Script.DRIVER.encode()!r})\n"
+        f"ctypes.CDLL({str(library)!r}).replace_in({function}, arguments)"
+    )

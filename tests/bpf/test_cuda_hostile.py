@@ -17,7 +17,7 @@ from exporter.collectors.cuda import Cuda
 from exporter.cuda.functions import FUNCTIONS
 from exporter.views.prometheus import render
 from tests.bpf.cuda_node import MIB, Script, build_standins, observe, started
-from tests.bpf.jumper import JUMPER
+from tests.bpf.jumper import JUMPER, REPLACER, replaced
 from tests.support import until
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.timeout(300)]
@@ -76,6 +76,24 @@ def test_a_call_that_is_left_by_longjmp(compile_library: Callable[[str, str], Pa
         assert waited and 10 == sum(waited.counts)
         assert 10 * MIB == observed.value("gpu_cuda_memory_allocations_bytes_total", script.pid, memory="device")
         assert 9 * MIB == observed.value("gpu_cuda_memory_usage_bytes", script.pid, memory="device")
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the library is for the address space of x86-64")
+def test_another_program_in_the_middle_of_a_call(compile_library: Callable[[str, str], Path]) -> None:
+    """Calls of a program that was run in a call are not nested in that call, also if its stack was above theirs."""
+    replacer = compile_library("replacer.so", REPLACER)
+    build_standins()
+    with observe(layers="driver") as observed, started(observed, Script()) as script:
+        script.run("lib.standin_busy(None, c_uint64(600 * 10**9))")
+        script.begin(replaced(replacer, "lib.cuStreamSynchronize"))
+        until(lambda: observed.in_flight(script.pid), "the call begun")
+        until(lambda: not observed.kernel("calls", script.pid), "the exec noticed")
+        script.run("lib = ctypes.CDLL('libcuda.so.1')")
+        script.run(f"for _ in range(23): lib.cuStreamSynchronize(None), new(lib.cuMemAlloc_v2, size({MIB}))")
+
+        waited = observed.value("gpu_cuda_sync_wait_seconds", script.pid, api="cuStreamSynchronize")
+        assert waited and 23 == sum(waited.counts)
+        assert 23 * MIB == observed.value("gpu_cuda_memory_allocations_bytes_total", script.pid, memory="device")
 
 
 BLOCKED = """

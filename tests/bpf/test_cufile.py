@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from exporter.cufile import codes
 from tests import wheels
 from tests.bpf.cuda_node import Script, build_standins, started
 from tests.bpf.fixtures import each, once
+from tests.bpf.jumper import REPLACER, replaced
 from tests.bpf.observed import Observed, running
 from tests.support import until
 
@@ -243,6 +244,24 @@ def test_a_killed_process(observed: Observed, memory_file: Path) -> None:
     assert {key: 23} == requests(observed, REQUESTS, job.pid)
     assert {key: 23_000} == requests(observed, BYTES, job.pid)
     assert [] == observed.kernel("in_flight", job.pid) == observed.kernel("handles", job.pid)
+
+
+@standin
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the library is for the address space of x86-64")
+def test_another_program_in_the_middle_of_a_call(
+    observed: Observed, compile_library: Callable[[str, str], Path], memory_file: Path
+) -> None:
+    """Requests of a program that was run in a request are not nested in that one."""
+    replacer = compile_library("replacer.so", REPLACER)
+    with started(observed, Storage()) as job:
+        job.run(f"shm = register({str(memory_file)!r}); read(shm, 1); lib.standin_stall(c_uint64(60_000_000_000))")
+        job.begin(replaced(replacer, "lib.cuFileRead"))
+        until(lambda: observed.in_flight(job.pid), "a call in flight")
+        until(lambda: not observed.kernel("io", job.pid), "the exec noticed")
+        job.run("lib = ctypes.CDLL('libcufile.so.0')")
+        job.run(PRELUDE)
+        job.run(f"shm = register({str(memory_file)!r})\nfor _ in range(23): read(shm, 1000)")
+        assert {("read", "cuFileRead", "tmpfs"): 23} == requests(observed, REQUESTS, job.pid)
 
 
 @standin
