@@ -29,6 +29,17 @@ static __always_inline __u64 type_bytes(__s32 type)
 
 #define MOST_COUNTS 1024
 #define UNREAD (~0ull)
+#define MOST_BYTES                                                                                           \
+	(1ull << 43) /* of a call: more than any GPU has, and a number still for 2 * MOST_RANKS of them */
+
+/* The bytes of so many values of a type; UNREAD if the type is not known, or no call can move as many. NCCL looks at counts
+ * seldom: -1 would take bytes away. */
+static __always_inline __u64 bytes_of(__u64 count, __s32 type)
+{
+	__u64 each = type_bytes(type);
+
+	return each && count <= MOST_BYTES / each ? count * each : UNREAD;
+}
 
 /* The sum of an array of counts, or UNREAD. A function of its own: the verifier goes through the loop once. */
 __noinline __u64 sum_counts(__u64 address, __u32 length)
@@ -37,7 +48,8 @@ __noinline __u64 sum_counts(__u64 address, __u32 length)
 	long failed = length > MOST_COUNTS;
 
 	for (__u32 i = 0; i < MOST_COUNTS && i < length; i++) {
-		failed |= bpf_probe_read_user(&count, sizeof(count), (void *)(address + 8ull * i));
+		failed |= bpf_probe_read_user(&count, sizeof(count), (void *)(address + 8ull * i)) ||
+			  count > MOST_BYTES;
 		sum += count;
 	}
 	return failed ? UNREAD : sum;

@@ -10,20 +10,19 @@ static __always_inline void count_bytes(struct pt_regs *ctx, struct cookie cooki
 	__u64 at = argument(ctx, cookie.count_at), count = at, own = 0, bytes;
 	bool vector = cookie.effect == effect_vector;
 	__s32 type = argument(ctx, vector ? cookie.comm_at - 1 : cookie.count_at + 1);
-	bool known = type_bytes(type);
 
 	if (vector && on) {
 		count = sum_counts(at, on->who.nranks);
 		own = read_u64(at + 8ull * on->who.rank);
 	}
-	if (!known || (vector && (!on || count == UNREAD))) {
+	bytes = bytes_of(count, type);
+	if (bytes == UNREAD || (vector && !on)) {
 		add(&calls->unsized, 1);
 		return;
 	}
-	bytes = count * type_bytes(type);
 	add(&calls->bytes, bytes);
-	if (vector)
-		add(&calls->bus_bytes, bytes - own * type_bytes(type));
+	if (vector) /* another thread may write to the counts */
+		add(&calls->bus_bytes, own < count ? bytes - own * type_bytes(type) : 0);
 	else if (on)
 		add(&calls->bus_bytes, bus_bytes(cookie.kind, bytes, on->who.nranks));
 }
@@ -85,6 +84,19 @@ static __always_inline struct caller *caller_of(const struct thread *thread)
 	static const struct caller none;
 
 	return lookup_or_hold(callers, thread->tgid, thread, &none, MOST_CALLERS);
+}
+
+static __always_inline void end_caller(const struct thread *thread)
+{
+	struct held *rows;
+
+	if (!bpf_map_lookup_elem(&callers, thread) || bpf_map_delete_elem(&callers, thread))
+		return;
+	rows = bpf_map_lookup_elem(&held, &thread->tgid);
+	if (rows)
+		subtract_row(&rows->callers);
+	if (callers_full_tick)
+		callers_full_tick = 0;
 }
 
 /* A null pointer in place of the estimate is no simulation: the library starts the calls (ncclGroupEndInternal). */

@@ -33,12 +33,11 @@ int on_message(struct pt_regs *ctx)
 		return 0;
 	if (!communicator_at(thread.tgid, cookie, argument(ctx, cookie.comm_at)))
 		add(&calls->anonymous, 1);
-	bytes = type_bytes(argument(ctx, cookie.count_at + 1));
-	if (!bytes) {
+	bytes = bytes_of(argument(ctx, cookie.count_at), argument(ctx, cookie.count_at + 1));
+	if (bytes == UNREAD) {
 		add(&calls->unsized, 1);
 		return 0;
 	}
-	bytes *= argument(ctx, cookie.count_at);
 	add(&calls->bytes, bytes);
 	add(&calls->bus_bytes, bytes);
 	return 0;
@@ -240,15 +239,17 @@ THREAD_END
 int on_thread_end(void *ctx __attribute__((unused)))
 {
 	struct thread thread = this_thread();
-	struct held *rows;
 
-	if (!bpf_map_lookup_elem(&callers, &thread) || bpf_map_delete_elem(&callers, &thread))
-		return 0;
-	rows = bpf_map_lookup_elem(&held, &thread.tgid);
-	if (rows)
-		subtract_row(&rows->callers);
-	if (callers_full_tick)
-		callers_full_tick = 0;
+	end_caller(&thread);
+	return 0;
+}
+
+EXEC int on_exec(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct thread thread = this_thread();
+
+	thread.tid = tid_before_exec(ctx);
+	end_caller(&thread);
 	return 0;
 }
 

@@ -113,6 +113,12 @@ static __always_inline struct region_total *region_total(const struct verbs_devi
 	return lookup_or_init(region_totals, &key, &none);
 }
 
+/* A region of the whole address space has no bytes: what of it is in memory only the kernel knows. */
+static __always_inline __u64 registered_bytes(const struct user_mr *mr)
+{
+	return mr->length <= MOST_REGION ? mr->length : 0;
+}
+
 static __always_inline void registered(struct control_flight *call, __u64 address)
 {
 	struct control_key key = control_key(address);
@@ -127,7 +133,7 @@ static __always_inline void registered(struct control_flight *call, __u64 addres
 		bpf_probe_read_user(&mask, sizeof(mask), (void *)(call->arguments[1] + MR_INIT_COMP_MASK));
 	if (call->call == control_register_dmabuf || mask & MR_MASK_FD)
 		region.memory = region_dmabuf;
-	region.bytes = mr.length;
+	region.bytes = registered_bytes(&mr);
 	read_verbs_device(&call->device, mr.context);
 	total = region_total(&call->device, region.memory);
 	if (!total)
@@ -149,6 +155,7 @@ static __always_inline void reregistered(struct control_flight *call, bool succe
 	struct region *region = bpf_map_lookup_elem(&regions, &key);
 	struct region_total *total;
 	struct user_mr mr;
+	__u64 bytes;
 
 	if (bpf_probe_read_user(&mr, sizeof(mr), (void *)call->arguments[0]))
 		return;
@@ -158,11 +165,12 @@ static __always_inline void reregistered(struct control_flight *call, bool succe
 		return;
 	if (success)
 		add(&total->reregistrations, 1);
-	if (!region || region->bytes == mr.length)
+	bytes = registered_bytes(&mr);
+	if (!region || region->bytes == bytes)
 		return;
-	add(&total->added, mr.length);
+	add(&total->added, bytes);
 	add(&total->removed, region->bytes);
-	region->bytes = mr.length;
+	region->bytes = bytes;
 }
 
 /* Taken out when the call begins: another thread may get the same address before it returns. */

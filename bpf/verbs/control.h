@@ -99,8 +99,10 @@ _Static_assert(offsetof(struct user_qp_attr, port_num) == 129, "struct ibv_qp_at
 #define NAME_OF_DEVICE 24
 #define ATTRIBUTES_MOST 32	 /* max_send_wr and max_recv_wr; the library writes what there is */
 #define ATTRIBUTES_SQ_SIG_ALL 56 /* struct ibv_qp_init_attr and ibv_qp_init_attr_ex */
-#define MR_INIT_COMP_MASK 12	 /* struct ibv_mr_init_attr */
-#define MR_MASK_FD 4		 /* IBV_REG_MR_MASK_FD */
+#define MOST_REGION                                                                                          \
+	(1ull << 57) /* an address space; a region of more is of all there is (implicit on-demand paging) */
+#define MR_INIT_COMP_MASK 12 /* struct ibv_mr_init_attr */
+#define MR_MASK_FD 4	     /* IBV_REG_MR_MASK_FD */
 
 #define QP_ATTR_STATE 0x1 /* enum ibv_qp_attr_mask */
 #define QP_ATTR_PORT 0x20

@@ -37,7 +37,8 @@ BUS_BYTES = Metric(
 )
 UNSIZED = Metric(
     "nccl.collective.unsized.calls",
-    "Calls without counted bytes: their data type is unknown to the exporter, or their counts could not be read.",
+    "Calls without counted bytes: their data type is unknown to the exporter, their counts could not be read, or are "
+    "more than 8 TiB.",
     Kind.COUNTER,
     labels=("collective",),
     process=True,

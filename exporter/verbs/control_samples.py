@@ -48,8 +48,8 @@ GID = Metric(
 REGISTERED = Metric(
     "rdma.memory_region.registered",
     "Memory registered for RDMA and not deregistered, by the lengths of the calls. memory=dmabuf is device memory. "
-    "Pages registered twice count twice. Without memory registered before the process was observed, or while the "
-    "table of regions had no room.",
+    "Pages registered twice count twice. Without regions of the whole address space (implicit on-demand paging), "
+    "memory registered before the process was observed, or while the table of regions had no room.",
     Kind.GAUGE,
     "By",
     labels=("device", "memory"),

@@ -315,6 +315,18 @@ def test_hostile_communicators(observed: NcclNode, rank: Rank) -> None:
     assert set() == communicators(observed, rank.pid)
 
 
+def test_counts_that_nothing_can_have(observed: NcclNode, rank: Rank) -> None:
+    """A negative count, or more than there can be in memory, counts as unsized: no counter of bytes goes back."""
+    rank.run("c = init(0, 4, b'h')\nfor _ in range(23): reduce_all(c, 1)")
+    rank.run("reduce_all(c, (1 << 64) - 1); reduce_all(c, 1 << 62)")
+    rank.run("send = lambda n: lib.ncclSend(None, size(n), 7, 1, c, None)\nsend(2); send((1 << 64) - 1)")
+    assert 25 == observed.value(CALLS, rank.pid, collective="AllReduce")
+    for collective, unsized, moved, bus in (("AllReduce", 2, 23 * 4, 23 * 6), ("Send", 1, 8, 8)):
+        assert unsized == observed.value("nccl_collective_unsized_calls_total", rank.pid, collective=collective)
+        assert moved == observed.value(BYTES, rank.pid, collective=collective)
+        assert bus == observed.value(BUS, rank.pid, collective=collective)
+
+
 def test_the_end_of_a_process(observed: NcclNode) -> None:
     """After the end of a job its counters stay, and its communicators disappear."""
     with started(observed, Rank()) as rank:

@@ -287,6 +287,16 @@ def test_memory_regions_by_kind(observed: Observed) -> None:
     assert [] == list(observed.maps["regions"].items())
 
 
+def test_a_region_of_all_there_is(observed: Observed) -> None:
+    """A region of the whole address space (implicit on-demand paging) is a registration without bytes."""
+    [whole, other] = observed.run("out = [lib.reg(c_size_t(-1)), lib.reg(size(1000))]")  # type: ignore[misc]
+    assert Regions(added=1000, registrations=2) == observed.seen().regions["mlx5_7", "host"]
+    observed.run(f"lib.rereg(p({other}), 1, c_size_t(-1)); lib.ibv_dereg_mr(p({whole}))")
+    host = observed.seen().regions["mlx5_7", "host"]
+    assert (0, 2, 1, 1) == (host.bytes, host.registrations, host.reregistrations, host.deregistrations)
+    assert 1 == len(list(observed.maps["regions"].items()))
+
+
 def test_a_region_from_before(observed: Observed) -> None:
     """Deregistering what was not seen registered takes no bytes away."""
     [old, new] = observed.run("out = [lib.reg(size(100)), None]")  # type: ignore[misc]
