@@ -60,7 +60,7 @@ int replace_in(void *function, char **arguments)
     return swapcontext(&here, &above);
 }
 """
-"""C source of a library that runs another program in the middle of a call, on a stack that is above those of programs."""
+"""C source of a library that runs another program in the middle of a call, on a stack above those of programs."""
 
 
 def replaced(library: Path, function: str) -> str:
