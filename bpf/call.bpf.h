@@ -160,12 +160,13 @@ static __always_inline struct object object_at(__u64 address)
 /* Requests that move bytes. */
 struct io {
 	__u64 requests;
-	__u64 succeeded;
-	__u64 bytes; /* of those: moved, or submitted where the call does not wait */
+	__u64 succeeded; /* of those of a known length */
+	__u64 bytes;	 /* of those: moved, or submitted where the call does not wait */
 	struct duration took;
 };
 
-/* `bytes` is negative if the request failed, or is not seen to return; `ns` is 0 if it is not timed. */
+/* `bytes` is negative if the request failed, or is not seen to return; `ns` is 0 if it is not timed. A request may name any
+ * length where the caller does not know it. */
 static __always_inline void add_io(struct io *to, __s64 bytes, __u64 ns)
 {
 	if (!to)
@@ -173,7 +174,7 @@ static __always_inline void add_io(struct io *to, __s64 bytes, __u64 ns)
 	add(&to->requests, 1);
 	if (ns)
 		add_duration(&to->took, ns);
-	if (bytes >= 0) {
+	if ((__u64)bytes <= MOST_LENGTH) {
 		add(&to->succeeded, 1);
 		add(&to->bytes, bytes);
 	}

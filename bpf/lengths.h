@@ -6,7 +6,6 @@
 #define LENGTH_STEPS 16384
 #define WORDS_PER_STEP 16
 #define MOST_LENGTHS 65536
-#define MOST_LENGTH (1ull << 47) /* an address space */
 
 struct lengths {
 	__u64 at, end;

@@ -113,6 +113,9 @@ static __always_inline __u32 tid_before_exec(const struct bpf_raw_tracepoint_arg
 		return cookie;                                                                               \
 	}
 
+#define MOST_LENGTH                                                                                          \
+	(1ull << 47) /* of memory: an address space. A greater length is none, and not added to a counter */
+
 /* Reads what a process's pointer points at: false if it is not there, or not in memory just now. */
 #define read_user(to, address) (!bpf_probe_read_user(to, sizeof(*(to)), (const void *)(address)))
 

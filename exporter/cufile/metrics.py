@@ -27,8 +27,8 @@ IO = Metric(
 )
 SUBMITTED = Metric(
     "cufile.submitted",
-    "Bytes named by accepted asynchronous calls and batch entries. How many of them were moved is unknown. Absent "
-    "where return probes may not be used.",
+    "Bytes named by accepted asynchronous calls and batch entries; without lengths over 128 TiB, which stand for "
+    "unknown ones. How many of them were moved is unknown. Absent where return probes may not be used.",
     Kind.COUNTER,
     "By",
     labels=_REQUEST,

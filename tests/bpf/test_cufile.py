@@ -231,6 +231,19 @@ def test_a_handle_is_of_its_newest_file(observed: Observed, job: Storage, tmp_pa
 
 
 @standin
+def test_lengths_that_nothing_has(observed: Observed, job: Storage, memory_file: Path) -> None:
+    """A length beyond memory, as of a caller that does not know it, is no bytes; else the counter would start again."""
+    key = ("read", "cuFileReadAsync", "tmpfs")
+    job.run(f"shm = register({str(memory_file)!r}); most = (1 << 63) - 1\nlater(lib.cuFileReadAsync, shm, most)")
+    assert {} == requests(observed, SUBMITTED, job.pid)
+    job.run("for it in [1000] * 23 + [most, most, (1 << 64) - 1]: later(lib.cuFileReadAsync, shm, it)")
+    job.run("submit((most, shm, 0), (most, shm, 0), (2000, shm, 0))")
+    batch = ("read", "cuFileBatchIOSubmit", "tmpfs")
+    assert {key: 27, batch: 3} == requests(observed, REQUESTS, job.pid)
+    assert {key: 23_000, batch: 2000} == requests(observed, SUBMITTED, job.pid)
+
+
+@standin
 def test_a_killed_process(observed: Observed, memory_file: Path) -> None:
     """Calls that returned before the end stay counted; the killed call and the handles leave no row in the kernel."""
     with started(observed, Storage()) as job:
