@@ -90,7 +90,9 @@ static __always_inline void fill(struct span *span, const struct caller *caller,
 	span->sequence = place->sequence;
 	span->origin = place->origin;
 	if (call->cookie.effect == effect_collective)
-		span->bytes = call->count * type_bytes(call->type);
+		span->bytes = bytes_of(call->count, call->type);
+	if (span->bytes == UNREAD)
+		span->bytes = 0;
 	bpf_get_current_comm(span->comm, sizeof(span->comm));
 }
 

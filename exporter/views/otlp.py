@@ -251,7 +251,7 @@ def _span(span: Span, resource: Resource) -> ReadableSpan:
     context = _context(span.trace_id, span.span_id)
     if not 0 < span.start_ns <= span.end_ns < 1 << 63:
         raise ValueError("times have to be in range")
-    given = {key: _text(value) if isinstance(value, str) else value for key, value in span.attributes.items()}
+    given = {key: _text(value) if isinstance(value, str) else value for key, value in _sendable(span.attributes)}
     return ReadableSpan(
         _text(span.name),
         context=context,
@@ -265,6 +265,11 @@ def _span(span: Span, resource: Resource) -> ReadableSpan:
         end_time=span.end_ns,
         instrumentation_scope=_SCOPE,
     )
+
+
+def _sendable(given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes without numbers that OTLP has no room for: the SDK would log each with a traceback."""
+    return ((key, value) for key, value in given.items() if not isinstance(value, int) or abs(value) <= _MOST_INT)
 
 
 def _context(trace_id: str, span_id: str, remote: bool = False) -> SpanContext:

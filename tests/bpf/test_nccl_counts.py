@@ -317,8 +317,10 @@ def test_hostile_communicators(observed: NcclNode, rank: Rank) -> None:
 
 def test_counts_that_nothing_can_have(observed: NcclNode, rank: Rank) -> None:
     """A negative count, or more than there can be in memory, counts as unsized: no counter of bytes goes back."""
-    rank.run("c = init(0, 4, b'h')\nfor _ in range(23): reduce_all(c, 1)")
-    rank.run("reduce_all(c, (1 << 64) - 1); reduce_all(c, 1 << 62)")
+    rank.run("c = init(0, 4, b'h'); reduce_all(c, (1 << 64) - 1); reduce_all(c, 1 << 62)")
+    until(lambda: len(observed.spans_of(rank.pid)) == 3, "the spans")
+    assert not [it for it in observed.spans_of(rank.pid) if "nccl.bytes" in it.attributes]
+    rank.run("for _ in range(23): reduce_all(c, 1)")
     rank.run("send = lambda n: lib.ncclSend(None, size(n), 7, 1, c, None)\nsend(2); send((1 << 64) - 1)")
     assert 25 == observed.value(CALLS, rank.pid, collective="AllReduce")
     for collective, unsized, moved, bus in (("AllReduce", 2, 23 * 4, 23 * 6), ("Send", 1, 8, 8)):

@@ -342,6 +342,14 @@ def test_error_sets_the_status() -> None:
     assert (2, "CUDA_ERROR_OUT_OF_MEMORY") == (sent.status.code, sent.status.message)
 
 
+def test_numbers_beyond_64_bits_are_left_out() -> None:
+    """A job may name any size: the encoder would refuse the attribute, and log a traceback for each span."""
+    sizes = {"least": -(2**63) + 1, "most": 2**63 - 1, "more": 2**63, "less": -(2**64)}
+    [made], malformed = otlp.spans([span(attributes={**sizes, "ratio": 1e300, "on": True})], resources())
+    assert 0 == malformed and made.attributes
+    assert {"least", "most", "ratio", "on"} == made.attributes.keys() & {*sizes, "ratio", "on"}
+
+
 def test_malformed_spans_are_counted_and_left_out() -> None:
     """An id that is no id, or an end before the start, costs that span only."""
     broken = [
