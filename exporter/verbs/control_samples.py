@@ -58,8 +58,8 @@ REGISTERED = Metric(
 OPERATIONS = Metric(
     "rdma.memory_region.operations",
     "Successful registrations (reg), changes (rereg) and deregistrations (dereg) of memory regions. memory=unknown: "
-    "deregistration of a region that was registered before the process was observed, or while the table of regions "
-    "had no room.",
+    "deregistration of a region of which no registration was counted: it came before the process was observed, by "
+    "ibv_reg_dm_mr, ibv_alloc_null_mr or ibv_import_mr, or while the table of regions had no room.",
     Kind.COUNTER,
     labels=("device", "operation", "memory"),
     process=True,
