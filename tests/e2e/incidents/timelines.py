@@ -131,6 +131,8 @@ def _incidents() -> Iterator[Incident]:
         switch |= _link(f"n{number}", "4x20 1x15 4x25" if leaf == 1 else "4x60", switch=f"leaf{leaf}")
     yield Incident("leaf-switch-reboots", switch, (Notice("SwitchSuspected", "leaf1", 32),))
 
+    yield from _topology()
+
     flaps = _link("n1", "4x10 " + "1 1 4 4 " * 8 + "4x18")
     yield Incident("link-flaps", flaps, (Notice("RdmaLinkDown", "on n1.", 26),))
 
@@ -156,6 +158,24 @@ def _incidents() -> Iterator[Incident]:
 
     yield from _hardware()
     yield from _blind()
+
+
+def _topology() -> Iterator[Incident]:
+    """Yield incidents of links with switches that only the exporter knows: no target has a label of them."""
+    leaf: dict[str, str] = {}
+    for number in range(8):
+        leaf |= _link(f"n{number}", "4x20 1x15 4x25" if number < 4 else "4x60")
+        leaf |= {f'accel_node_topology_info{{instance="n{number}",leaf="leaf{number // 4}"}}': "1x60"}
+    yield Incident("leaf-of-the-topology-reboots", leaf, (Notice("SwitchSuspected", "leaf0", 32),))
+
+    rails = _node("n1")
+    for number in range(8):
+        device = f"mlx5_{number}"
+        rails |= _link("n1", "4x10 1x50", device=device) | _link("n2", "4x60", device=device)
+        rails |= {
+            f'rdma_device_topology_info{{instance="n{it}",device="{device}",leaf="leaf{number}"}}': "1x60" for it in (1, 2)
+        }
+    yield Incident("node-loses-the-links-of-all-rails", rails, (Notice("RdmaLinkDown", "on n1.", 22),))
 
 
 def _large() -> Iterator[Incident]:
