@@ -167,6 +167,17 @@ def test_no_alert_is_of_a_process(stem: str) -> None:
     assert [] == [it["labels"] for it in samples if label.search(it["labels"])]
 
 
+@each_file
+def test_inhibitions_compare_labels_that_there_are(stem: str) -> None:
+    """An alert that Alertmanager's configuration names has the labels that it compares; a switch is not always known."""
+    for rule in yaml.safe_load((ROOT / "deploy/alertmanager/alertmanager.yml").read_text())["inhibit_rules"]:
+        named = set(re.findall(r"\w+", " ".join(rule["source_matchers"] + rule["target_matchers"])))
+        for alert in named & {it["alert"] for it in rules(stem)}:
+            [fired, *_] = scenarios(stem)[alert]["promql_expr_test"][1]["exp_samples"]
+            labels = set(re.findall(r'[{,](\w+)="', fired["labels"]))
+            assert {*rule["equal"]} - {"cluster", "switch"} <= labels, alert
+
+
 @each_alert
 def test_does_not_flap(alert: str) -> None:
     """A rule that compares a present value waits; one that looks back over a span of time need not."""

@@ -171,12 +171,12 @@ def test_two_workloads_of_one_name(tmp_path: Path) -> None:
         {
             "series": f'gpu_cuda_api_last_error_timestamp_seconds{{job="j",instance="{node}",pid="1",'
             f'namespace="{namespace}",'
-            'pod="train-0",api_layer="driver",api="cuMemcpy",code="214",error="e"}',
+            'pod="train-0",api_layer="driver",api="cuMemcpy",code="719",error="e"}',
             "values": f"{newest}x10",
         }
         for node, namespace, newest in (("n1", "a", 60), ("n2", "b", 120))
     ]
-    expected = {"alertname": "CudaHardwareError", "eval_time": "5m", "exp_alerts": []}
+    expected = {"alertname": "CudaContextLost", "eval_time": "5m", "exp_alerts": []}
     tests = [{"interval": "1m", "input_series": series, "alert_rule_test": [expected]}]
     shutil.copy(ROOT / "alerts/cuda.yaml", tmp_path)
     made = {"rule_files": ["cuda.yaml"], "evaluation_interval": "1m", "tests": tests}

@@ -143,7 +143,9 @@ def _incidents() -> Iterator[Incident]:
             thermal |= {f"gpu_clock_slowed_seconds_total{{{which}}}": "0x10 0+30x50"}
     yield Incident("rack-is-hot", thermal, (), (Notice("GpuThermalSlowdown", "slowed down by heat on n", 28),))
 
+    process = 'instance="n1",pid="7",comm="python3",namespace="ml",pod="train-0",api_layer="driver",api="cuMemcpyDtoH_v2"'
     contained = _node("n1") | {
+        f'gpu_cuda_api_last_error_timestamp_seconds{{{process},code="214"}}': "_x10 600x50",
         f'gpu_xid_last_timestamp_seconds{{{pci},xid="94",action="RESTART_APP"}}': "_x10 600x50",
         f'gpu_xid_bursts_total{{{pci},xid="94",action="RESTART_APP"}}': "_x10 1x50",
         f'hw_errors_total{{{gpu},hw_type="gpu",error_type="uncorrected",lifetime="volatile"}}': "0x10 1x50",
