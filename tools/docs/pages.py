@@ -126,7 +126,7 @@ def flags() -> str:
         _NOTICE,
         "# Flags",
         "Each flag is also a variable (`--log.level` is `ACCEL_EXPORTER_LOG_LEVEL`) and a key of the YAML file "
-        "`--config.file`, nested at the dots (`log: {level: debug}`). A flag has priority over a variable, and a "
+        "`--config.file`; dots become nesting (`log: {level: debug}`). A flag has priority over a variable, and a "
         "variable over the file. `--no-NAME` disables a switch that `--NAME` enables; in the file a collector is "
         "`cuda: false`, or `cuda: {enabled: false, …}` beside its own flags. Lists are separated by commas. A value "
         "that is not allowed is an error: the exporter does not start (exit code 2), and a reload keeps the settings "

@@ -143,7 +143,7 @@ def _incidents() -> Iterator[Incident]:
             thermal |= {f"gpu_clock_slowed_seconds_total{{{which}}}": "0x10 0+30x50"}
     yield Incident("rack-is-hot", thermal, (), (Notice("GpuThermalSlowdown", "slowed down by heat on n", 28),))
 
-    process = 'instance="n1",pid="7",comm="python3",namespace="ml",pod="train-0",api_layer="driver",api="cuMemcpyDtoH_v2"'
+    process = 'instance="n1",pid="7",namespace="ml",pod="train-0",api_layer="driver",api="cuCtxSynchronize"'
     contained = _node("n1") | {
         f'gpu_cuda_api_last_error_timestamp_seconds{{{process},code="214"}}': "_x10 600x50",
         f'gpu_xid_last_timestamp_seconds{{{pci},xid="94",action="RESTART_APP"}}': "_x10 600x50",
@@ -174,9 +174,8 @@ def _topology() -> Iterator[Incident]:
     for number in range(8):
         device = f"mlx5_{number}"
         rails |= _link("n1", "4x10 1x50", device=device) | _link("n2", "4x60", device=device)
-        rails |= {
-            f'rdma_device_topology_info{{instance="n{it}",device="{device}",leaf="leaf{number}"}}': "1x60" for it in (1, 2)
-        }
+        for node in ("n1", "n2"):
+            rails |= {f'rdma_device_topology_info{{instance="{node}",device="{device}",leaf="leaf{number}"}}': "1x60"}
     yield Incident("node-loses-the-links-of-all-rails", rails, (Notice("RdmaLinkDown", "on n1.", 22),))
 
 
@@ -266,13 +265,18 @@ def _hardware() -> Iterator[Incident]:
     }
     yield Incident("nic-stops-its-switch", storm, (Notice("RdmaPauseStorm", "mlx5_0 on n1.", 19),))
 
-    ras = 'instance="n0",comm_hash="0xc0ffee"'
-    missing = {
-        f"nccl_ras_communicator_ranks{{{ras}}}": "2000x60",
-        f'nccl_ras_ranks_missing{{{ras},state="dead"}}': "0x10 8x50",
-        f'nccl_ras_ranks_missing{{{ras},state="unresponsive"}}': "0x60",
-    }
-    yield Incident("ranks-die", missing, (Notice("NcclRankMissing", "8 ranks", 31),))
+    # A node of 8 ranks: in the communicator of all, in that of each pipeline and replica, which then are behind.
+    missing: dict[str, str] = {}
+    for number, (size, dead) in enumerate([(2000, 8), *[(250, 1)] * 8, *[(10, 1)] * 8]):
+        ras = f'instance="n0",comm_hash="0xc0ffee{number:02}"'
+        missing |= {
+            f"nccl_ras_communicator_ranks{{{ras}}}": f"{size}x60",
+            f'nccl_ras_ranks_missing{{{ras},state="dead"}}': f"0x10 {dead}x50",
+            f'nccl_ras_ranks_missing{{{ras},state="unresponsive"}}': "0x60",
+            f'nccl_ras_rank_lag{{{ras},rank="1",host="10.0.0.1"}}': "0x10 1x50",
+            f'nccl_ras_rank_collectives_total{{{ras},rank="0",collective="AllReduce"}}': "0+60x10 600x50",
+        }
+    yield Incident("ranks-die", missing, (Notice("NcclRankMissing", "8 ranks missing", 31),))
 
     seven: dict[str, str] = {}
     for number in range(3):
