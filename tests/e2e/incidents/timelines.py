@@ -107,13 +107,20 @@ def _incidents() -> Iterator[Incident]:
         'accel_node_fault_last_timestamp_seconds{instance="n1",category="io_expansion_board",component="0000:3b:00.0",'
         'signal="pcie_fatal"}': "_x10 600x50",
     }
+    lost |= {
+        'nccl_communicator_info{instance="n0",pid="1000",namespace="ml",pod="train-0",comm_hash="c",rank="0"}': "1x60",
+        'nccl_ras_communicator_ranks{instance="n0",comm_hash="c"}': "64x60",
+        'nccl_ras_rank_lag{instance="n0",comm_hash="c",rank="9",host="10.0.0.1"}': "0x10 1x50",
+        'nccl_ras_rank_collectives_total{instance="n0",comm_hash="c",rank="0",collective="AllReduce"}': "0+60x10 600x50",
+        'nccl_ras_ranks_missing{instance="n0",comm_hash="c",state="dead"}': "0x12 1x48",
+    }
     for number in range(2, 8):
         counter = 'device="mlx5_0",port="1",kind="transport"'
         lost |= {f'rdma_retries_exceeded_total{{instance="n{number}",{counter}}}': "0x12 8x48"}
     yield Incident(
         "gpu-off-the-bus",
         lost,
-        (Notice("GpuLost", "on n1.", 19), Notice("NcclHang", "Workload train ", 35)),
+        (Notice("GpuLost", "on n1.", 19), Notice("NcclRankMissing", "1 ranks missing", 35)),
         (Notice("RdmaRetriesExceeded", "(mlx5_0)", 23),),
     )
 
