@@ -111,7 +111,7 @@ def _incidents() -> Iterator[Incident]:
         'nccl_communicator_info{instance="n0",pid="1000",namespace="ml",pod="train-0",comm_hash="c",rank="0"}': "1x60",
         'nccl_ras_communicator_ranks{instance="n0",comm_hash="c"}': "64x60",
         'nccl_ras_rank_lag{instance="n0",comm_hash="c",rank="9",host="10.0.0.1"}': "0x10 1x50",
-        'nccl_ras_rank_collectives_total{instance="n0",comm_hash="c",rank="0",collective="AllReduce"}': "0+60x10 600x50",
+        'nccl_ras_rank_collectives_total{instance="n0",comm_hash="c",rank="0",collective="AllReduce"}': STANDS,
         'nccl_ras_ranks_missing{instance="n0",comm_hash="c",state="dead"}': "0x12 1x48",
     }
     for number in range(2, 8):
