@@ -24,8 +24,7 @@ from exporter.model import PROCESS_LABELS, Kind, Metric
 
 T = TypeVar("T")
 MOST_ITEMS, MOST_ATTRIBUTES, MOST_VALUES, MOST_BUCKETS = 64, 16, 1024, 64
-MOST_LABELS = 12
-"""Of a series, which has at most 20 then: `as: pid` stands for the nine of a process."""
+MOST_LABELS = 12  # a series has at most 20 then: `as: pid` stands for the nine of a process
 OURS = (
     "accel_exporter",
     "gpu",
