@@ -133,7 +133,7 @@ class Search:
             if self._closing.is_set():
                 return
             try:
-                if self._add_use(mapping, 0, since) and hint.places:
+                if self._add_use(mapping, mapping.started, since) and hint.places:
                     self._observe(time.monotonic_ns() - hint.since_ns)
             except Vanished:
                 vanished = True

@@ -24,18 +24,18 @@ from tests.program.bpf.test_users import Interest, attached
 PID, PAGE = os.getpid(), 4096
 
 
-def mapping(number: int, image: int = 1) -> Mapping:
-    return Mapping(image, 0, number * PAGE, (number + 1) * PAGE, 0, 1, 0, 0, 0, 0, PID, 0)
+def mapping(number: int, image: int = 1, started: int = 0) -> Mapping:
+    return Mapping(image, started, number * PAGE, (number + 1) * PAGE, 0, 1, 0, 0, 0, 0, PID, 0)
 
 
 class Lister:
     one_process, cpu_seconds = True, 0.0
     left_out: frozenset[int] = frozenset()
-    image = 1
+    image, started = 1, 0
 
     def of(self, pids: Collection[int]) -> list[Mapping]:
         time.sleep(0.001)
-        return [mapping(number, self.image) for number in range(0, 2 * 23, 2)]
+        return [mapping(number, self.image, self.started) for number in range(0, 2 * 23, 2)]
 
 
 class Attachments:
@@ -113,3 +113,22 @@ def test_exec_while_processes_are_listed() -> None:
         assert [PID] == interest.replaced
         users.close()
     assert 2 == len(interest.started)
+
+
+@pytest.mark.parametrize(("started", "first"), [(22, False), (23, True), (24, True)])
+def test_a_process_that_starts_while_records_are_lost(started: int, first: bool) -> None:
+    """After a loss the time of a mapping is unknown, but not before the start of its process: one that is younger than
+    the attachment is seen from its first call.
+    """
+    interest, lister = Interest(), Lister()
+    library, lister.started = attached(interest), started
+    library.complete_ns = 23
+    attachments: Any = Attachments(library)
+    with select.epoll() as poll:
+        users = LibraryUsers(poll)
+        search = Search(lister, users, attachments, threading.Event(), 60.0)  # type: ignore[arg-type]
+        search.count_lost(1)
+        search.note(Batch(mapped=[Mapped(PID, 0, b"a", 25)]))
+        search.look()
+        users.close()
+    assert [(PID, first)] == interest.started
