@@ -43,7 +43,8 @@ class Wanted:
 
     def processes_ended(self, pids: Collection[int]) -> None: ...
 
-    def processes_replaced(self, pids: Collection[int]) -> None: ...
+    def processes_replaced(self, pids: Collection[int]) -> Collection[int]:
+        return ()
 
 
 def resident_mb() -> float:

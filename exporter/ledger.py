@@ -153,13 +153,16 @@ class Ledger(Generic[A]):
                 _, since = self.known.get(pid, (None, time.time()))
                 self.known[pid] = labels, since
 
-    def ended(self, pids: Collection[int], replaced: bool = False) -> None:
-        """Freeze the counts of processes that have ended, or were `replaced` by other programs (exec)."""
+    def ended(self, pids: Collection[int], replaced: bool = False) -> Collection[int]:
+        """Freeze the counts of processes that have ended, or were `replaced` by other programs (exec). Return those
+        that had counts.
+        """
         for pid in [pid for pid in pids if replaced and self._labels_known(pid) is None]:
             self._processes.labels(pid)  # waits here, so that `_keep` does not
         with self._lock:
-            self._retire(pids, replaced)
+            counted = self._retire(pids, replaced)
             self.live.difference_update(pids)
+        return counted
 
     @contextmanager
     def page(self) -> Iterator[None]:
@@ -206,14 +209,15 @@ class Ledger(Generic[A]):
         with self._lock:
             return self.known.get(pid, (None, 0.0))[0]
 
-    def _retire(self, pids: Collection[int], replaced: bool = False) -> None:
+    def _retire(self, pids: Collection[int], replaced: bool = False) -> Collection[int]:
         if not pids:
-            return
+            return ()
         taken = self._take(pids)
         known = {pid: self.known.pop(pid, None) for pid in pids}
         for pid, activity in taken.items():
             self._keep(pid, activity, known.get(pid), replaced)
         self._make_room()
+        return taken.keys()
 
     def _keep(self, pid: int, activity: A, known: tuple[Labels | None, float] | None, replaced: bool) -> None:
         labels, since = known or (None, time.time())

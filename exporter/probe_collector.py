@@ -158,12 +158,15 @@ class ProbeCollector(ABC, Generic[A]):
         self.ledger.ended(pids)
         self._forget(pids)
 
-    def processes_replaced(self, pids: Collection[int]) -> None:
-        """Keep the last counts of these processes, and read the labels of the programs that they run now."""
-        self.ledger.ended(pids, replaced=True)
+    def processes_replaced(self, pids: Collection[int]) -> Collection[int]:
+        """Keep the last counts of these processes, and read the labels of the programs that they run now. Return those
+        that had counts.
+        """
+        counted = self.ledger.ended(pids, replaced=True)
         self._forget(pids)
         for pid in pids:
             self.node.processes.forget(pid)
+        return counted
 
     # What a probe consists of.
 

@@ -52,7 +52,7 @@ class Listener(Protocol):
 
     def process_started(self, pid: int, library: Library, from_first_call: bool) -> None: ...
     def processes_ended(self, pids: Collection[int]) -> None: ...
-    def processes_replaced(self, pids: Collection[int]) -> None: ...
+    def processes_replaced(self, pids: Collection[int]) -> Collection[int]: ...
 
 
 class Probes:
@@ -169,10 +169,9 @@ class Probes:
         if self._listener:
             self._listener.processes_ended(pids)
 
-    def processes_replaced(self, pids: Collection[int]) -> None:
+    def processes_replaced(self, pids: Collection[int]) -> Collection[int]:
         self._forget(pids)
-        if self._listener:
-            self._listener.processes_replaced(pids)
+        return self._listener.processes_replaced(pids) if self._listener else ()
 
     def states(self) -> list[HookState]:
         """Return how each symbol of each library is observed, and why not; for people to read."""

@@ -98,14 +98,23 @@ class LibraryUsers:
         return doubtful - known
 
     def replaced_after(self, pid: int, mapped_ns: int) -> bool:
-        """Return whether the previous program of a process was retired after `mapped_ns`. Calls that the process made
-        in between, with a library mapped at `mapped_ns`, are then among the calls of the previous program.
+        """Return whether calls of the previous program of a process were retired after `mapped_ns`. Calls that the
+        process made in between, with a library mapped at `mapped_ns`, are then among the calls of the previous program.
         """
         return self._replaced.get(pid, 0) > mapped_ns
 
     def _replace(self, pids: Collection[int], recipients: dict[int, tuple[Interest, set[int]]]) -> None:
-        self._forget(pids, lambda interest, replaced: interest.processes_replaced(replaced), recipients)
-        for pid in pids:
+        called = set[int]()
+
+        def notify(interest: Interest, replaced: Collection[int]) -> None:
+            observed = replaced
+            try:
+                observed = interest.processes_replaced(replaced)
+            finally:
+                called.update(observed)
+
+        self._forget(pids, notify, recipients)
+        for pid in called:
             self._replaced.pop(pid, None)
             self._replaced[pid] = time.monotonic_ns()
         while len(self._replaced) > MOST_REPLACED:  # the oldest, which were looked at long ago

@@ -133,12 +133,15 @@ class Exits:
             for pid, _ in early:
                 self.users.pop(pid, None)
 
-    def processes_replaced(self, pids: Collection[int]) -> None:
-        """Stops watching processes that run other programs now, which may use a GPU or not."""
+    def processes_replaced(self, pids: Collection[int]) -> Collection[int]:
+        """Stops watching processes that run other programs now, which may use a GPU or not. Returns none: no calls are
+        observed.
+        """
         self.object.maps["watched"].take(pids)
         with self._lock:
             for pid in pids:
                 self.users.pop(pid, None)
+        return ()
 
     def _watch(self, pid: int) -> bool:
         """Has the kernel record the end of a process; false where the table is full."""

@@ -96,10 +96,11 @@ class Hip(CallCollector):
             self._joined.setdefault(pid, set()).add(library.path)
         super().process_started(pid, library, from_first_call)
 
-    def processes_replaced(self, pids: Collection[int]) -> None:
-        super().processes_replaced(pids)
+    def processes_replaced(self, pids: Collection[int]) -> Collection[int]:
+        counted = super().processes_replaced(pids)
         self._unseen.update(self._mixed.intersection(pids))
         self._mixed.difference_update(pids)
+        return counted
 
     def processes_ended(self, pids: Collection[int]) -> None:
         super().processes_ended(pids)

@@ -200,8 +200,9 @@ class Serving:
     def processes_ended(self, pids: Collection[int]) -> None:
         self._following.ended(pids)
 
-    def processes_replaced(self, pids: Collection[int]) -> None:
+    def processes_replaced(self, pids: Collection[int]) -> Collection[int]:
         self._following.ended(pids)
+        return ()
 
     def _follows(self, pid: int) -> bool:
         return self._all or self.object.maps["processes"].get(pid) is not None

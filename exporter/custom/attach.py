@@ -79,8 +79,9 @@ class Attacher:
             if self._probes:
                 self._probes.processes_ended(pids)
 
-    def processes_replaced(self, pids: Collection[int]) -> None:
+    def processes_replaced(self, pids: Collection[int]) -> Collection[int]:
         self.processes_ended(pids)
+        return pids
 
     # Called by the supervisor of the worker.
 

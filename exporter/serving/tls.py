@@ -103,7 +103,9 @@ class TlsProbes:
                 if [pid for pid in pids if used.users.pop(pid, self) is not self]:
                     self._review(used)
 
-    processes_replaced = processes_ended
+    def processes_replaced(self, pids: Collection[int]) -> Collection[int]:
+        self.processes_ended(pids)
+        return ()
 
     def followed(self) -> None:
         """Probe the processes that are followed since the last look."""

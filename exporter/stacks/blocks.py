@@ -87,10 +87,14 @@ class Blocks:
 
     def processes_ended(self, pids: Collection[int]) -> None:
         """Forget the blocks of these processes."""
+        self._drop(pids)
+
+    def processes_replaced(self, pids: Collection[int]) -> Collection[int]:
+        """Forget what these processes ran before. Return those that had blocks."""
+        return self._drop(pids)
+
+    def _drop(self, pids: Collection[int]) -> Collection[int]:
         reported = {key.tgid for key, _ in self.object.maps["allocators"].items()}
         if with_rows := reported.intersection(pids):
             forget(self.object, with_rows)
-
-    def processes_replaced(self, pids: Collection[int]) -> None:
-        """Forget what these processes ran before."""
-        self.processes_ended(pids)
+        return with_rows

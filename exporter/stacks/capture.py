@@ -192,9 +192,10 @@ class Capture:
         if self.blocks:
             self.blocks.processes_ended(pids)  # a process may end before its libc10.so is found
 
-    def processes_replaced(self, pids: Collection[int]) -> None:
-        """Forget what these processes ran before."""
-        self.processes_ended(pids)
+    def processes_replaced(self, pids: Collection[int]) -> Collection[int]:
+        """Forget what these processes ran before. Return those that had allocated memory."""
+        self._forget(pids)
+        return self.blocks.processes_replaced(pids) if self.blocks else ()
 
     def _forget(self, pids: Collection[int]) -> None:
         with self._lock:

@@ -91,9 +91,9 @@ class Attaching:
         self._forget(pids)
         self._probes.processes_ended(pids)
 
-    def processes_replaced(self, pids: Collection[int]) -> None:
+    def processes_replaced(self, pids: Collection[int]) -> Collection[int]:
         self._forget(pids)
-        self._probes.processes_replaced(pids)
+        return self._probes.processes_replaced(pids)
 
     def retry(self) -> None:
         """Search providers again that were mapped before libibverbs was, and learn from postponed processes."""

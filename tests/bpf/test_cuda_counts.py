@@ -327,6 +327,30 @@ def test_another_program_that_calls_before_it_is_noticed(
         assert MIB + made["allocated"] == observed.value(ALLOCATED, script.pid, api_layer="driver")
 
 
+def test_another_program_in_a_child_that_is_noticed_before(noticing: threading.Event) -> None:
+    """A child has its parent's library until its exec. If that is noticed late, and no call came before, the program is
+    seen from its start.
+    """
+    command = [BUILD / "workload", "--gate", "--hold", "--layer", "driver", "--launches", "11", "--allocations", "1"]
+    with observe() as observed, started(observed, Script()) as script:
+        script.begin(
+            "import subprocess\n"
+            f"child = subprocess.Popen({[*map(str, command)]!r}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,"
+            " text=True, preexec_fn=lambda: time.sleep(1))\n"
+            "out = child.pid"
+        )
+        forked = until(lambda: observed.collector.ledger.live - {script.pid}, "the child noticed")
+        noticing.clear()
+        child = script.answer()
+        assert {child} == forked
+        until(lambda: str(BUILD / "libcuda.so.1") in Path(f"/proc/{child}/maps").read_text(), "the library mapped")
+        noticing.set()
+        until(lambda: observed.named(child, "workload"), "exec noticed")
+        allocated = script.run("print(file=child.stdin, flush=True); out = json.loads(child.stdout.readline())")
+        assert 1 == observed.value(SEEN, child)
+        assert allocated["allocated"] == observed.value(USED, child, api_layer="driver")
+
+
 def test_a_wrapper_is_not_what_is_counted(noticing: threading.Event) -> None:
     """A program that a wrapper starts by exec has all of its calls, also where both are noticed after them."""
     command = ["env", BUILD / "workload", "--hold", "--layer", "driver", "--launches", "11", "--allocations", "1"]

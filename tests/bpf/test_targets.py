@@ -89,9 +89,10 @@ class Counter:
         for pid in pids:
             self._note("ended", pid)
 
-    def processes_replaced(self, pids: Collection[int]) -> None:
+    def processes_replaced(self, pids: Collection[int]) -> Collection[int]:
         for pid in pids:
             self._note("replaced", pid)
+        return pids
 
     def _note(self, *news: object) -> None:
         with self._changed:

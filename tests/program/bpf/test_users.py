@@ -28,6 +28,7 @@ class Interest:
         self.started: list[tuple[int, bool]] = []
         self.ended: list[int] = []
         self.replaced: list[int] = []
+        self.called: set[int] = set()
         self.batches = 0
 
     def attach(self, library: Library) -> Interest:
@@ -42,8 +43,9 @@ class Interest:
         self.ended += pids
         self.batches += 1
 
-    def processes_replaced(self, pids: Collection[int]) -> None:
+    def processes_replaced(self, pids: Collection[int]) -> Collection[int]:
         self.replaced += pids
+        return self.called.intersection(pids)
 
 
 @pytest.fixture
@@ -148,6 +150,7 @@ def test_exec_is_known_at_once(users: LibraryUsers) -> None:
     """A library that was mapped before the exec was noticed may have been called: not every call of it was seen."""
     interest, pid = Interest(), os.getpid()
     library = attached(interest)
+    interest.called.add(pid)
     users.use(pid, 1, library, 1)
     users.replace([Exec(5, pid)], [library], Hints())
     assert [pid] == interest.replaced and pid not in users
@@ -159,6 +162,31 @@ def test_exec_is_known_at_once(users: LibraryUsers) -> None:
     users.replace([Exec(11, pid)], [library], Hints())
     users.use(pid, 3, library, 12, time.monotonic_ns())
     assert [(pid, True), (pid, False), (pid, True)] == interest.started
+
+
+def test_exec_of_a_program_without_calls(users: LibraryUsers) -> None:
+    """A child that runs another program soon after its fork, as vfork's, made no call that may be the new program's."""
+    interest, pid = Interest(), os.getpid()
+    library = attached(interest)
+    users.use(pid, 1, library, 1)
+    users.replace([Exec(5, pid)], [library], Hints())
+    users.use(pid, 2, library, 6)
+    assert [(pid, True), (pid, True)] == interest.started
+
+
+def test_exec_that_an_interest_fails_to_handle(users: LibraryUsers) -> None:
+    """A program is not seen from its start where it is unknown whether the one before it made calls."""
+
+    class Failing(Interest):
+        def processes_replaced(self, pids: Collection[int]) -> Collection[int]:
+            raise RuntimeError
+
+    interest, pid = Failing(), os.getpid()
+    library = attached(interest)
+    users.use(pid, 1, library, 1)
+    users.replace([Exec(5, pid)], [library], Hints())
+    users.use(pid, 2, library, 6)
+    assert [(pid, True), (pid, False)] == interest.started
 
 
 def test_exec_while_processes_are_listed(users: LibraryUsers) -> None:

@@ -60,7 +60,8 @@ class Recorder:
 
     def processes_ended(self, pids: Collection[int]) -> None: ...
 
-    def processes_replaced(self, pids: Collection[int]) -> None: ...
+    def processes_replaced(self, pids: Collection[int]) -> Collection[int]:
+        return ()
 
 
 class CallerRecorder(Recorder):
