@@ -178,6 +178,8 @@ class Scene:
     def _jobs(self, stack: ExitStack) -> None:
         """Trainings, four ranks of which one is late, a reader of files, two programs that talk RDMA, and ports."""
         environment = {"LD_LIBRARY_PATH": str(BUILD), "SLURM_JOB_ID": SLURM_JOB, **NAMED}
+        ras_port = free_port()
+        environment["NCCL_RAS_ADDR"] = f"localhost:{ras_port}"
         trainings = [_start(stack, [str(BUILD / "workload"), "--steady"], **environment) for _ in range(2)]
         begin = str(time.time() + 1)
         library = str(BUILD / "libnccl.so.2")
@@ -201,7 +203,7 @@ class Scene:
         _start(stack, [sys.executable, "-m", "tests.standins.ucx_job", str(BUILD / "libucp.so.0")], **environment)
         _start(stack, [sys.executable, "-m", "tests.standins.nixl_job", str(BUILD / "libnixl.so")], **environment)
         self._thread(stack, self._count)
-        _start(stack, [sys.executable, str(ROOT / "tests/standins/ras.py"), "28028", "demo"])
+        _start(stack, [sys.executable, str(ROOT / "tests/standins/ras.py"), str(ras_port), "demo"])
         port = free_port()
         _start(stack, [sys.executable, str(ROOT / "tests/bpf/serving_app.py"), str(port), "vllm"])
         self._thread(stack, lambda: _chat(port, self._stop))
