@@ -33,7 +33,8 @@ OVERVIEW = [
         "short",
         Query(
             f"count({select('accel_exporter_collector_success')} == 0 "
-            f"unless on (job, instance, collector) {select('accel_exporter_collector_available')} == 0) or vector(0)"
+            "unless on (job, cluster, instance, collector) "
+            f"{select('accel_exporter_collector_available')} == 0) or vector(0)"
         ),
         alarm=1,
     ),
@@ -329,7 +330,7 @@ LOSSES = [
         "Lines of the last answer as a share of --web.series-limit: at four fifths series begin to be folded.",
         "percentunit",
         Query(
-            f"{select('accel_exporter_page_series')} / on (job, instance) group_left () "
+            f"{select('accel_exporter_page_series')} / on (job, cluster, instance) group_left () "
             + select("accel_exporter_series_limit", 'collector="page"'),
             "{{instance}}",
         ),

@@ -37,7 +37,7 @@ OWNER = ("namespace", "pod", "container", "slurm_job_id")
 OWNER_NAME = legend("namespace", "pod", "container", "slurm_job_id")
 OWNER_COLUMNS = columns("namespace", "pod", "container", "slurm_job_id")
 GPU_COLUMNS = columns("instance", "gpu", "gpu_uuid")
-SAME_GPU = "on (job, instance, gpu_uuid)"
+SAME_GPU = "on (job, cluster, instance, gpu_uuid)"
 
 
 def job_of(expr: str) -> str:
@@ -69,9 +69,9 @@ def rising(metric: str, *matchers: str) -> str:
 
 def by_pod_label(expr: str) -> str:
     """Sum of an expression by the label of pods that the dashboard's variable names."""
-    labelled = f"group by (namespace, pod, $pod_label) ({PODS})"
-    summed = total(expr, "namespace", "pod")
-    return total(f"{summed} * on (namespace, pod) group_left ($pod_label) {labelled}", "$pod_label")
+    labelled = f"group by (cluster, namespace, pod, $pod_label) ({PODS})"
+    summed = total(expr, "cluster", "namespace", "pod")
+    return total(f"{summed} * on (cluster, namespace, pod) group_left ($pod_label) {labelled}", "$pod_label")
 
 
 PODS = of_jobs("gpu_allocation_info", 'pod!=""')
@@ -105,8 +105,8 @@ HIP_ERRORS = rising("gpu_hip_api_errors_total")
 GIVEN = of_jobs("gpu_allocation_info", 'gpu_uuid!=""')
 KNOWN = select("hw_gpu_memory_usage_bytes")
 IDLE = f"({GIVEN} and {SAME_GPU} {KNOWN}) unless {SAME_GPU} {select('gpu_process_memory_usage_bytes')}"
-LIMIT = f"max by (job, {', '.join(GPU)}) ({select('hw_gpu_memory_limit_bytes')})"
-BUSY = f"max by (job, {', '.join(GPU)}) ({select('hw_gpu_utilization_ratio', GENERAL)})"
+LIMIT = f"max by (job, cluster, {', '.join(GPU)}) ({select('hw_gpu_memory_limit_bytes')})"
+BUSY = f"max by (job, cluster, {', '.join(GPU)}) ({select('hw_gpu_utilization_ratio', GENERAL)})"
 SINCE = f"time() - max by ({', '.join(JOB)}) ({job_of(of_jobs('gpu_cuda_last_launch_timestamp_seconds'))})"
 NAMED_BY = of_jobs("job_process_info", 'workload!=""')
 
@@ -189,7 +189,10 @@ SHARES = [
         "percentunit",
         {**COLUMNS, **GPU_COLUMNS},
         Query(share(jobs(SM, *GPU)), "SMs"),
-        Query(share(total(f"{jobs(HELD, 'job', *GPU)} / {SAME_GPU} group_left () {LIMIT}", *JOB, *GPU)), "Memory"),
+        Query(
+            share(total(f"{jobs(HELD, 'job', 'cluster', *GPU)} / {SAME_GPU} group_left () {LIMIT}", *JOB, *GPU)),
+            "Memory",
+        ),
     ),
 ]
 

@@ -29,7 +29,7 @@ PROCESS_NAME = legend("namespace", "pod", "slurm_job_id", "comm", "pid", "gpu", 
 PROCESS_COLUMNS = columns("instance", "namespace", "pod", "slurm_job_id", "comm", "pid", "gpu")
 RANK = ("comm_hash", "rank", "instance", "pid")
 RANK_NAME = "{{comm_hash}} rank {{rank}} {{instance}} {{pid}}"
-HOST = ("comm_hash", "rank", "host")
+HOST = ("cluster", "comm_hash", "rank", "host")
 HOST_NAME = "{{comm_hash}} rank {{rank}} {{host}}"
 
 
@@ -172,8 +172,8 @@ STRAGGLERS = [
         "of the communicator is behind.",
         "short",
         Query(
-            f"max by ({', '.join(HOST)}) ({select('nccl_ras_rank_lag', *COMMUNICATOR)}) or on (comm_hash) "
-            f"label_replace(0 * {total(rate('nccl_ras_rank_collectives_total', *COMMUNICATOR), 'comm_hash')}, "
+            f"max by ({', '.join(HOST)}) ({select('nccl_ras_rank_lag', *COMMUNICATOR)}) or on (cluster, comm_hash) "
+            f"label_replace(0 * {total(rate('nccl_ras_rank_collectives_total', *COMMUNICATOR), 'cluster', 'comm_hash')}, "
             '"rank", "none", "", "")',
             HOST_NAME,
         ),

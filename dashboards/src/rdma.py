@@ -34,7 +34,7 @@ PORT_COLUMNS = columns("instance", "device", "port")
 PEER = ("instance", "device", "peer_gid", "peer_lid")
 PEER_NAME = "{{instance}} {{device}} → {{peer_gid}} {{peer_lid}}"
 PEER_COLUMNS = columns("instance", "device", "peer_gid", "peer_lid")
-USER = ("job", "instance", "pid", "device")
+USER = ("job", "cluster", "instance", "pid", "device")
 
 
 def of(metric: str, *matchers: str) -> str:
@@ -63,15 +63,15 @@ def quantiles(histogram: str, *labels: str) -> list[Query]:
     return [Query(f"histogram_quantile({q}, {buckets})", f"{name} {q:.0%}") for q in (0.5, 0.99)]
 
 
-def traffic(direction: str) -> str:
+def traffic(direction: str, *labels: str) -> str:
     """Bytes per second of ports, by their own counters."""
-    return rising("rdma_port_io_bytes_total", *PORT, only=(f'direction="{direction}"',))
+    return rising("rdma_port_io_bytes_total", *labels, *PORT, only=(f'direction="{direction}"',))
 
 
 def of_speed(direction: str) -> str:
     """A port's traffic as a share of what its link carries."""
-    speed = most("rdma_link_speed_bytes_per_second", *PORT)
-    return f"{traffic(direction)} / on ({', '.join(PORT)}) {speed}"
+    speed = most("rdma_link_speed_bytes_per_second", "cluster", *PORT)
+    return f"{traffic(direction, 'cluster')} / on (cluster, {', '.join(PORT)}) {speed}"
 
 
 def of_peers(metric: str) -> str:

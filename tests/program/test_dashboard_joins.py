@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,50 @@ NODE = {
 }
 
 ALERTS = Path(__file__).parents[2] / "alerts"
+SAME, SAME_GPU = 'instance="n1",device="m0",port="1"', 'instance="n1",gpu="0",gpu_uuid="A"'
+CLUSTERS = {
+    **{
+        f'{name}{{cluster="{cluster}",{labels}}}': f"{value}x9"
+        for cluster, speed, sent, use, limit, available, lag in (
+            ("a", 400, 6000, 0.9, 100, 1, "4"),
+            ("b", 100, 3000, 0.1, 50, 0, "_"),
+        )
+        for name, labels, value in (
+            ("rdma_link_speed_bytes_per_second", SAME, speed),
+            ("rdma_port_io_bytes_total", f'{SAME},direction="transmit"', f"0+{sent}"),
+            ("hw_gpu_utilization_ratio", f'{SAME_GPU},task="general"', use),
+            ("hw_gpu_memory_usage_bytes", SAME_GPU, 1),
+            ("gpu_allocation_info", f'{SAME_GPU},{TRAIN},container="c",label_app="{cluster}"', 1),
+            ("accel_exporter_page_series", 'instance="n1"', 25),
+            ("accel_exporter_series_limit", 'instance="n1",collector="page"', limit),
+            (SUCCESS, 'instance="n1",collector="nvml"', 0),
+            (AVAILABLE, 'instance="n1",collector="nvml"', available),
+            ("nccl_ras_rank_lag", 'instance="n1",comm_hash="c",rank="1",host="h"', lag),
+            ("nccl_ras_rank_collectives_total", 'instance="n1",comm_hash="c"', "0+60"),
+        )
+    },
+    f'gpu_process_memory_usage_bytes{{cluster="a",{SAME_GPU},{TRAIN},pid="1"}}': "40x9",
+}
+"""Two clusters with the same names of nodes, GPUs, pods and communicators: only in b the GPU is idle."""
+APART: dict[tuple[str, str], list[tuple[dict[str, str], float]]] = {
+    ("rdma", "Sent over link speed"): [
+        ({"cluster": "a", "instance": "n1", "device": "m0", "port": "1"}, 0.25),
+        ({"cluster": "b", "instance": "n1", "device": "m0", "port": "1"}, 0.5),
+    ],
+    ("jobs", "GPUs idle"): [({}, 1)],
+    ("jobs", "Use of allocated GPUs"): [({"namespace": "ml", "pod": "train-0", "container": "c"}, 0.5)],
+    ("jobs", "Device memory by pod label"): [({"label_app": "a"}, 40)],
+    ("exporter", "Collectors failing"): [({}, 1)],
+    ("exporter", "Series of a page, of its limit"): [
+        ({"job": "accel-exporter", "cluster": "a", "instance": "n1"}, 0.25),
+        ({"job": "accel-exporter", "cluster": "b", "instance": "n1"}, 0.5),
+    ],
+    ("nccl", "Behind over all nodes"): [
+        ({"cluster": "a", "comm_hash": "c", "rank": "1", "host": "h"}, 4),
+        ({"cluster": "b", "comm_hash": "c", "rank": "none"}, 0),
+    ],
+}
+
 SERIES = {"jobs": (JOBS,), "rdma": (RDMA, RDMA_OF_NODE), "fleet": (FLEET,), "node": (NODE,)}
 POD, JOB, ALONE, FOLDED = (
     {"namespace": "ml", "pod": "train-0"},
@@ -241,9 +286,28 @@ def query(stem: str, title: str, column: str) -> str:
 @pytest.mark.parametrize(("stem", "title", "column"), EXPECTED)
 def test_joined(stem: str, title: str, column: str, tmp_path: Path) -> None:
     """The panel has exactly the rows and values that the cluster has."""
+    rules = [str(ALERTS / "nodes.yaml")] if stem == "fleet" else []
+    check(query(stem, title, column), EXPECTED[stem, title, column], SERIES[stem], rules, tmp_path)
+
+
+@needs_promtool
+@pytest.mark.parametrize(("stem", "title"), APART)
+def test_clusters_are_kept_apart(stem: str, title: str, tmp_path: Path) -> None:
+    """With two clusters in one store, no series is joined with one of the other cluster."""
+    check(query(stem, title, ""), APART[stem, title], (CLUSTERS,), [], tmp_path)
+
+
+def check(
+    expr: str,
+    rows: list[tuple[dict[str, str], float]],
+    stores: Iterable[Mapping[str, str]],
+    rules: list[str],
+    folder: Path,
+) -> None:
+    """Have promtool evaluate the expression on each store of series by name, and expect exactly these rows."""
     expected = [
         {"labels": "{" + ", ".join(f'{key}="{value}"' for key, value in labels.items()) + "}", "value": value}
-        for labels, value in EXPECTED[stem, title, column]
+        for labels, value in rows
     ]
     tests = [
         {
@@ -252,12 +316,11 @@ def test_joined(stem: str, title: str, column: str, tmp_path: Path) -> None:
                 {"series": name.replace("{", '{job="accel-exporter",', 1), "values": values}
                 for name, values in series.items()
             ],
-            "promql_expr_test": [{"expr": query(stem, title, column), "eval_time": "9m", "exp_samples": expected}],
+            "promql_expr_test": [{"expr": expr, "eval_time": "9m", "exp_samples": expected}],
         }
-        for series in SERIES[stem]
+        for series in stores
     ]
-    file = tmp_path / "panel.test.yaml"
-    rules = [str(ALERTS / "nodes.yaml")] if stem == "fleet" else []
+    file = folder / "panel.test.yaml"
     file.write_text(yaml.safe_dump({"rule_files": rules, "evaluation_interval": "1m", "tests": tests}))
     checked = subprocess.run(["promtool", "test", "rules", file], capture_output=True, text=True, timeout=60)
     assert checked.returncode == 0, checked.stdout + checked.stderr

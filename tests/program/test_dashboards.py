@@ -161,6 +161,13 @@ def test_every_selector_keeps_to_the_chosen_targets(board: dict[str, Any]) -> No
             assert all(matcher in selector for matcher in exact) or used(expr) & WITHOUT_INSTANCE, expr
 
 
+def test_clusters_are_kept_apart(board: dict[str, Any]) -> None:
+    """No query joins over clusters: in one store they may have the same names of nodes, as rules take it too."""
+    for expr in expressions(board):
+        for labels in re.findall(r"\bon \(([^)]*)\)", expr):
+            assert "cluster" in labels.split(", "), expr
+
+
 def test_rates_adapt_to_the_resolution(board: dict[str, Any]) -> None:
     """Every range is $__rate_interval; counters are inside rate(), or their series are counted."""
     for expr in expressions(board):

@@ -49,11 +49,11 @@ fewer series. For example, with `--profile=debug` a Prometheus on the node scrap
   queue pair. `node` and the page at `/` have the first %(failed)s queue pairs in an error state (`rdma_queue_pairs`
   counts all of them) and the ten that post most (`rdma_qp_busiest_bytes_per_second`).
 - Only `job_process_info` has `container_id`. Join it on the pid:
-  `gpu_cuda_memory_usage_bytes * on (job, instance, pid) group_left (container_id) job_process_info`.
+  `gpu_cuda_memory_usage_bytes * on (job, cluster, instance, pid) group_left (container_id) job_process_info`.
 - `job_process_info` also has the `gpu_uuid` of a process, and so have errors and
   %(with_gpu)s.
   For other metrics join it on the number of the GPU:
-  `gpu_cuda_memory_usage_bytes * on (job, instance, gpu) group_left (gpu_uuid) hw_gpu_info`.
+  `gpu_cuda_memory_usage_bytes * on (job, cluster, instance, gpu) group_left (gpu_uuid) hw_gpu_info`.
 - Profiles are applied before the [limits of series](faq.md#how-many-series-is-that), which count the series of the
   profile.
 
