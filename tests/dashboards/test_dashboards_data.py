@@ -73,6 +73,7 @@ UNRECORDED = {
     *("instance:accel_exporter_events_lost:rate5m", "xid:gpu_xid_bursts:increase10m"),
     *(f"gpu:gpu_bus_loss_last_timestamp_seconds:{it}" for it in ("known", "since_boot")),
     "instance_job:nccl_last_call_timestamp_seconds:waiting",
+    *(f"instance_workload:nccl_last_call_timestamp_seconds:{it}" for it in ("standing", "stalled")),
 }
 """Recorded of processes in pods, of a first call that hangs or one that waits for a minute, of three nodes, of ranks
 with a GPU, of services of NVIDIA, of exporters that fail, of GPUs that left the bus, and of Xids 92 and 94: the
