@@ -19,7 +19,7 @@ HEADINGS = {
     "port": "Port",
     "queue": "Queue",
     "slurm_job_id": "Slurm job",
-    "workload": "Job",
+    "workload": "Workload",
     "workload_kind": "Launched by",
 }
 OF_JOB = ('namespace=~"$namespace"', 'pod=~"$pod"', 'slurm_job_id=~"$slurm_job_id"')

@@ -22,14 +22,15 @@ TARGET = ('job=~"$job"', 'instance=~"$instance"', 'cluster=~"$cluster"')
 LEADS = {
     "instance": ("node", "Node"),
     "gpu": ("gpu", "GPU"),
+    "workload": ("jobs", "Workload"),
     "pod": ("jobs", "Pod"),
     "slurm_job_id": ("jobs", "Slurm job"),
     "device": ("rdma", "Device"),
     "comm_hash": ("nccl", "Communicator"),
 }
 """Label to the dashboard with more about it, where it is a variable, and its name in the link."""
-DRIVES = "accel_node_nvme_"
-"""Metrics with a drive as their `device`: no other dashboard has more about drives."""
+OTHERS = {"device": "accel_node_nvme_", "workload": "ALERTS"}
+"""Label to metrics of which it names something else, drives or an alert's own workload: no link leads there."""
 HALF, THIRD, FULL = 12, 8, 24
 DETAIL = "Detail: only with --profile=debug"
 """Title of the row of panels of which the profile node has no series."""
@@ -268,8 +269,8 @@ def _column(query: Query) -> Iterator[models.DynamicConfigValue]:
 
 def _leading(labels: Iterable[str], queries: Sequence[Query]) -> list[str]:
     """The labels that another dashboard has more about."""
-    drives = any(DRIVES in query.expr for query in queries)
-    return [label for label in labels if label in LEADS and not (drives and label == "device")]
+    named = " ".join(query.expr for query in queries)
+    return [label for label in labels if label in LEADS and not (label in OTHERS and OTHERS[label] in named)]
 
 
 def _line_leads(queries: Sequence[Query]) -> Iterator[tuple[str, str]]:

@@ -22,7 +22,7 @@ _OPERATORS = {"and", "or", "unless", "by", "without", "on", "ignoring", "group_l
 
 def declared() -> set[str]:
     """Names of all series that the exporter's Metric constants stand for."""
-    return {series for metric in metrics() for series in _series(metric)}
+    return {series for metric in metrics() for series in series_of(metric)}
 
 
 def recorded() -> set[str]:
@@ -46,7 +46,8 @@ def used(expr: str) -> set[str]:
     return set(_WORDS.findall(bare)) - _OPERATORS
 
 
-def _series(metric: Metric) -> list[str]:
+def series_of(metric: Metric) -> list[str]:
+    """Names of the series of a metric."""
     name = prometheus.name(metric)
     if metric.kind is Kind.HISTOGRAM:
         return [f"{name}_bucket", f"{name}_sum", f"{name}_count"]

@@ -23,32 +23,33 @@ from dashboards.parts import (
     share,
     total,
 )
+from dashboards.workloads import now_of, rate_of, workloads
 
 DRIVER = 'api_layer="driver"'
 WHO = (*OF_JOB, 'comm=~"$comm"')
-PROCESS = ("instance", "namespace", "pod", "container", "slurm_job_id", "comm", "pid")
-NAME = legend("namespace", "pod", "slurm_job_id", "comm", "pid", "instance")
-COLUMNS = columns("instance", "namespace", "pod", "container", "slurm_job_id", "comm", "pid")
+PROCESS = ("workload", "instance", "namespace", "pod", "container", "slurm_job_id", "comm", "pid")
+NAME = legend("workload", "namespace", "pod", "slurm_job_id", "comm", "pid", "instance")
+COLUMNS = columns("workload", "instance", "namespace", "pod", "container", "slurm_job_id", "comm", "pid")
 
-MEMORY = select("gpu_cuda_memory_usage_bytes", *WHO, DRIVER, 'memory!="pinned_host"')
-LAUNCHES = rate("gpu_cuda_kernel_launch_calls_total", *WHO, DRIVER)
-GRAPHS = rate("gpu_cuda_graph_launch_calls_total", *WHO, DRIVER)
-COPIES = rate("gpu_cuda_memory_copies_bytes_total", *WHO)
-OVER_THE_BUS = rate("gpu_cuda_memory_copies_bytes_total", *WHO, 'direction=~"h2d|d2h"')
-PAGEABLE = rate("gpu_cuda_memory_copies_bytes_total", *WHO, 'direction=~"h2d|d2h"', 'host_memory="pageable"')
-WAITED = rate("gpu_cuda_sync_wait_seconds_sum", *WHO, DRIVER)
-WAITS = rate("gpu_cuda_sync_wait_seconds_bucket", *WHO, DRIVER)
-ERRORS = rate("gpu_cuda_api_errors_total", *WHO)
-LAST_LAUNCH = f"time() - max by ({', '.join(PROCESS)}) ({select('gpu_cuda_last_launch_timestamp_seconds', *WHO)})"
-LAST_ERROR = select("gpu_cuda_api_last_error_timestamp_seconds", *WHO)
-CHURN = rate("gpu_cuda_api_calls_total", *WHO, DRIVER, 'api=~"cuMem(Alloc|Free|Create|Release|Host|Managed).*"')
+MEMORY = now_of("gpu_cuda_memory_usage_bytes", *WHO, DRIVER, 'memory!="pinned_host"')
+LAUNCHES = rate_of("gpu_cuda_kernel_launch_calls_total", *WHO, DRIVER)
+GRAPHS = rate_of("gpu_cuda_graph_launch_calls_total", *WHO, DRIVER)
+COPIES = rate_of("gpu_cuda_memory_copies_bytes_total", *WHO)
+OVER_THE_BUS = rate_of("gpu_cuda_memory_copies_bytes_total", *WHO, 'direction=~"h2d|d2h"')
+PAGEABLE = rate_of("gpu_cuda_memory_copies_bytes_total", *WHO, 'direction=~"h2d|d2h"', 'host_memory="pageable"')
+WAITED = rate_of("gpu_cuda_sync_wait_seconds_sum", *WHO, DRIVER)
+WAITS = rate_of("gpu_cuda_sync_wait_seconds_bucket", *WHO, DRIVER)
+ERRORS = rate_of("gpu_cuda_api_errors_total", *WHO)
+LAST_LAUNCH = f"time() - max by ({', '.join(PROCESS)}) ({now_of('gpu_cuda_last_launch_timestamp_seconds', *WHO)})"
+LAST_ERROR = now_of("gpu_cuda_api_last_error_timestamp_seconds", *WHO)
+CHURN = rate_of("gpu_cuda_api_calls_total", *WHO, DRIVER, 'api=~"cuMem(Alloc|Free|Create|Release|Host|Managed).*"')
 
 OVERVIEW = [
     number(
         "Processes",
         "Processes that called CUDA; ended processes count for five more minutes.",
         "short",
-        Query(f"count({total(select('gpu_cuda_api_calls_total', *WHO), *PROCESS)})"),
+        Query(f"count({total(now_of('gpu_cuda_api_calls_total', *WHO), *PROCESS)})"),
     ),
     number(
         "Device memory", "Device memory allocated and not freed, as the probes saw it.", "bytes", Query(total(MEMORY))
@@ -91,7 +92,7 @@ MEMORY_PANELS = [
         "Memory in use by kind",
         "Memory in use by kind, and pinned host memory beside it.",
         "bytes",
-        Query(total(select("gpu_cuda_memory_usage_bytes", *WHO, DRIVER), "memory"), "{{memory}}"),
+        Query(total(now_of("gpu_cuda_memory_usage_bytes", *WHO, DRIVER), "memory"), "{{memory}}"),
         stacked=True,
     ),
     lines(
@@ -99,21 +100,23 @@ MEMORY_PANELS = [
         "Memory that NVML reports beyond the allocations seen: contexts, modules and memory of libraries. Only for "
         "processes seen from their start.",
         "bytes",
-        Query(total(select("gpu_cuda_memory_unattributed_bytes", *WHO), *PROCESS), NAME),
+        Query(total(now_of("gpu_cuda_memory_unattributed_bytes", *WHO), *PROCESS), NAME),
     ),
     lines(
         "Processes not seen from their start",
         "Processes that ran before the probes were attached: earlier allocations are known to NVML alone.",
         "short",
-        Query(total(f"1 - {select('gpu_cuda_seen_from_start', *WHO)}", "instance"), "{{instance}}"),
+        Query(total(f"1 - {now_of('gpu_cuda_seen_from_start', *WHO)}", "instance"), "{{instance}}"),
     ),
     lines(
         "Allocated and freed",
         "Bytes of successful allocations and of frees per second. Steady flows of both are churn: reuse the buffers, "
         "or take them from a pool.",
         "Bps",
-        Query(total(rate("gpu_cuda_memory_allocations_bytes_total", *WHO, DRIVER), "memory"), "{{memory}} allocated"),
-        Query(total(rate("gpu_cuda_memory_frees_bytes_total", *WHO, DRIVER), "memory"), "{{memory}} freed"),
+        Query(
+            total(rate_of("gpu_cuda_memory_allocations_bytes_total", *WHO, DRIVER), "memory"), "{{memory}} allocated"
+        ),
+        Query(total(rate_of("gpu_cuda_memory_frees_bytes_total", *WHO, DRIVER), "memory"), "{{memory}} freed"),
     ),
     lines(
         "Allocation calls",
@@ -142,7 +145,7 @@ WORK = [
         "The ten most frequent. Where both layers are probed, a runtime call makes driver calls: never add the layers.",
         "ops",
         Query(
-            f"topk(10, {total(rate('gpu_cuda_api_calls_total', *WHO), 'api_layer', 'api')})", "{{api_layer}} {{api}}"
+            f"topk(10, {total(rate_of('gpu_cuda_api_calls_total', *WHO), 'api_layer', 'api')})", "{{api_layer}} {{api}}"
         ),
     ),
 ]
@@ -227,14 +230,14 @@ ERROR_PANELS = [
         "Bytes for which the table of live allocations had no room. From then on bytes in use of that kind of memory "
         "are absent for the process.",
         "Bps",
-        Query(total(rate("gpu_cuda_memory_untracked_bytes_total", *WHO, DRIVER), *PROCESS), NAME),
+        Query(total(rate_of("gpu_cuda_memory_untracked_bytes_total", *WHO, DRIVER), *PROCESS), NAME),
         width=THIRD,
     ),
     lines(
         "Frees of unseen allocations",
         "Frees of memory that is older than the probes or belongs to another process; never part of the bytes in use.",
         "ops",
-        Query(total(rate("gpu_cuda_memory_frees_unseen_total", *WHO, DRIVER), *PROCESS), NAME),
+        Query(total(rate_of("gpu_cuda_memory_frees_unseen_total", *WHO, DRIVER), *PROCESS), NAME),
         width=THIRD,
     ),
     lines(
@@ -254,13 +257,11 @@ def dashboard() -> Dashboard:
         "CUDA jobs",
         "Memory, launches, copies, waits and errors of processes on GPUs. From probes on the driver.",
         [
-            choice(name, title, f"label_values({calls}, {name})", every=".*")
-            for name, title in (
-                ("namespace", "Namespace"),
-                ("pod", "Pod"),
-                ("slurm_job_id", "Slurm job"),
-                ("comm", "Command"),
-            )
+            choice("namespace", "Namespace", f"label_values({calls}, namespace)", every=".*"),
+            workloads('namespace=~"$namespace"'),
+            choice("pod", "Pod", f"label_values({calls}, pod)", every=".*"),
+            choice("slurm_job_id", "Slurm job", f"label_values({calls}, slurm_job_id)", every=".*"),
+            choice("comm", "Command", f"label_values({calls}, comm)", every=".*"),
         ],
         {
             "Usage": OVERVIEW,

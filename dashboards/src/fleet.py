@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from dashboards.labels import columns
+from dashboards.labels import columns, legend
 from dashboards.parts import FULL, HALF, THIRD, Query, board, lines, number, rows, select, share, total
+from dashboards.workloads import CHOSEN, workloads
 
 HOUR, DAY = 3600, 86400
 WITH_OR_WITHOUT = 'job=~"$job|", instance=~"$instance|", cluster=~"$cluster"'
@@ -19,20 +20,30 @@ SUMMED, COUNTED = (f"instance_use:hw_gpu_utilization_ratio:{it}" for it in ("sum
 USE, GPUS = select(SUMMED), select(COUNTED)
 HELD_USE, HELD = (select(it, 'use!="free"') for it in (SUMMED, COUNTED))
 DOWN = select("port:rdma_link_state:lost")
-STANDING = select("workload_pid:nccl_last_call_timestamp_seconds:standing")
+STANDING, STALLED = (
+    select(f"instance_workload:nccl_last_call_timestamp_seconds:{it}", CHOSEN) for it in ("standing", "stalled")
+)
 LOST = select("port:rdma_nack_ratio:max")
 VERSIONS = (
     "max by (component, product, version) "
     '(component_product_version:hw_gpu_info:nodes{job=~"$job", instance=~"$instance|", cluster=~"$cluster"})'
 )
 MISSING = 'comm_hash_state:nccl_ras_ranks_missing:max{job=~"$job", instance=~"$instance|", cluster=~"$cluster"}'
-WAITING = select("instance_job:nccl_last_call_timestamp_seconds:waiting")
-BEHIND = select("rank:nccl_rank_calls_behind:standing")
-LAG = select("rank:nccl_rank_arrival_lag_seconds:mean5m")
+WAITING = select("instance_job:nccl_last_call_timestamp_seconds:waiting", CHOSEN)
+BEHIND = select("rank:nccl_rank_calls_behind:standing", CHOSEN)
+LAG = select("rank:nccl_rank_arrival_lag_seconds:mean5m", CHOSEN)
 SLOWED = select("gpu_reason:gpu_clock_slowed_seconds:rate5m")
-IDLE = select("instance_gpu_job:gpu_process_memory_usage_bytes:idle")
+IDLE = select("instance_gpu_job:gpu_process_memory_usage_bytes:idle", CHOSEN)
 NODE = columns("instance")
-WHO = columns("namespace", "pod", "slurm_job_id", "comm")
+WHO = columns("workload", "namespace", "pod", "slurm_job_id", "comm")
+WHO_NAME = legend(*WHO)
+BY = (*columns("workload", "workload_kind", "queue", "account"), *(it for it in WHO if it != "workload"))
+USES = select("", '__name__=~"instance_workload:(gpu|nccl_collective|rdma).*"', CHOSEN)
+
+
+def of_workloads(recorded: str) -> str:
+    """Sum of what is recorded of workloads, over the chosen nodes."""
+    return total(select(f"instance_workload:{recorded}", CHOSEN), *BY)
 
 
 def recent(seconds: int, *labels: str) -> str:
@@ -112,9 +123,9 @@ ATTENTION = [
         "Processes that have called no collective and launched nothing for five minutes, inside a call or with a busy "
         "GPU: their GPUs are lost to the jobs.",
         "short",
-        {"namespace": "Namespace", "slurm_job_id": "Slurm job", "workload": "Workload"},
-        Query(f"count by (namespace, slurm_job_id, workload) ({STANDING} > 300)", "Processes", alarm=1),
-        Query(f"max by (namespace, slurm_job_id, workload) ({STANDING} > 300)", "For", "s"),
+        WHO,
+        Query(total(STALLED, *WHO), "Processes", alarm=1),
+        Query(f"max by ({', '.join(WHO)}) ({STANDING})", "For", "s"),
         width=HALF,
     ),
     lines(
@@ -144,6 +155,35 @@ ATTENTION = [
         },
         Query(f"count by (severity, alertname, instance, workload, comm_hash, switch) ({FIRING})", "Alerts"),
         first="Severity",
+    ),
+]
+
+WORKLOADS = [
+    rows(
+        "Workloads",
+        "What each workload uses on all chosen nodes; by pod, Slurm job and command where the workload is not known. "
+        "SMs is the sum over its GPUs: 200 % is two GPUs' worth. Memory is what CUDA allocated.",
+        "short",
+        {**columns("workload", "workload_kind", "queue", "account"), **WHO},
+        Query(f"count by ({', '.join(BY)}) (count by (instance, {', '.join(BY)}) ({USES}))", "Nodes"),
+        Query(of_workloads("gpu_process_utilization_ratio:sum"), "SMs", "percentunit"),
+        Query(of_workloads("gpu_cuda_memory_usage_bytes:sum"), "Memory", "bytes"),
+        Query(of_workloads("nccl_collective_bus_bytes:rate5m"), "NCCL", "Bps"),
+        Query(of_workloads("rdma_send_bytes:rate5m"), "RDMA", "Bps"),
+    ),
+    lines(
+        "SM time by workload",
+        "SM time of the ten workloads that use most, in GPUs.",
+        "short",
+        Query(f"topk(10, {of_workloads('gpu_process_utilization_ratio:sum')})", WHO_NAME),
+        stacked=True,
+    ),
+    lines(
+        "Device memory by workload",
+        "Device memory that the ten workloads with the most of it have allocated by CUDA.",
+        "bytes",
+        Query(f"topk(10, {of_workloads('gpu_cuda_memory_usage_bytes:sum')})", WHO_NAME),
+        stacked=True,
     ),
 ]
 
@@ -252,8 +292,8 @@ NETWORK = [
         "ranks wait for them.",
         "s",
         Query(
-            f"topk(10, max by (instance, comm_hash, rank) ({LAG}))",
-            "rank {{rank}} of {{comm_hash}} {{instance}}",
+            f"topk(10, max by (instance, workload, comm_hash, rank) ({LAG}))",
+            "{{workload}} rank {{rank}} of {{comm_hash}} {{instance}}",
         ),
         width=THIRD,
         alarm=0.05,
@@ -264,8 +304,8 @@ NETWORK = [
         "that have called no collective for a minute.",
         "short",
         Query(
-            f"topk(10, max by (instance, comm_hash, rank) ({BEHIND}))",
-            "rank {{rank}} of {{comm_hash}} {{instance}}",
+            f"topk(10, max by (instance, workload, comm_hash, rank) ({BEHIND}))",
+            "{{workload}} rank {{rank}} of {{comm_hash}} {{instance}}",
         ),
         width=THIRD,
     ),
@@ -396,9 +436,10 @@ def dashboard() -> Dashboard:
         "accel-exporter-fleet",
         "Fleet",
         "What needs attention now, and on which node? Alerts, faults, idle GPUs, lossy links, ranks that are late.",
-        [],
+        [workloads(metric="instance_workload:job_process_info:count")],
         {
             "Attention": ATTENTION,
+            "Workloads": WORKLOADS,
             "Faults": FAULTS,
             "Waste": WASTE,
             "Network and collectives": NETWORK,

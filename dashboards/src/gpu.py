@@ -21,15 +21,17 @@ from dashboards.parts import (
     share,
     total,
 )
+from dashboards.workloads import allocated_to, now_of, workloads
 
 GPU = ('gpu=~"$gpu"',)
 WHICH = ("instance", "gpu")
 NAME = "GPU {{gpu}} {{instance}}"
 COLUMNS = columns("instance", "gpu")
-PROCESS = ("instance", "gpu", "namespace", "pod", "slurm_job_id", "comm", "pid")
-PROCESS_NAME = "GPU {{gpu}} {{namespace}} {{pod}} {{slurm_job_id}} {{comm}} {{pid}} {{instance}}"
+PROCESS = ("instance", "gpu", "workload", "namespace", "pod", "slurm_job_id", "comm", "pid")
+PROCESS_NAME = "GPU {{gpu}} {{workload}} {{namespace}} {{pod}} {{slurm_job_id}} {{comm}} {{pid}} {{instance}}"
 PROCESS_COLUMNS = {
     **COLUMNS,
+    "workload": "Workload",
     "namespace": "Namespace",
     "pod": "Pod",
     "slurm_job_id": "Slurm job",
@@ -40,6 +42,11 @@ PROCESS_COLUMNS = {
 
 def gauge(metric: str, *matchers: str) -> str:
     return select(metric, *GPU, *matchers)
+
+
+def of_processes(metric: str, *matchers: str) -> str:
+    """A gauge of processes of the chosen workloads."""
+    return now_of(metric, *GPU, *matchers)
 
 
 def per_gpu(metric: str, *matchers: str) -> str:
@@ -54,7 +61,7 @@ def rising(metric: str, *labels: str) -> str:
 
 BUSY = gauge("hw_gpu_utilization_ratio", 'task="general"')
 OK, NOT_OK = gauge("hw_status", 'state="ok"'), gauge("hw_status", 'state!="ok"')
-GIVEN = select("gpu_allocation_info", 'gpu=~"$gpu|"')
+GIVEN = allocated_to('gpu=~"$gpu|"')
 AMD = legend("pci_bus_id", "instance")
 XID_AGO = f"time() - max by (instance, gpu, xid, action, category) ({gauge('gpu_xid_last_timestamp_seconds')})"
 
@@ -308,22 +315,24 @@ WHO = [
         "Memory by process",
         "Device memory of each process as NVML reports it: allocations, context and modules.",
         "bytes",
-        Query(total(gauge("gpu_process_memory_usage_bytes"), *PROCESS), PROCESS_NAME),
+        Query(total(of_processes("gpu_process_memory_usage_bytes"), *PROCESS), PROCESS_NAME),
         stacked=True,
     ),
     lines(
         "SMs by process",
         "Share of time in which SMs worked for the process. Not on MIG.",
         "percentunit",
-        Query(share(total(gauge("gpu_process_utilization_ratio", 'engine="sm"'), *PROCESS)), PROCESS_NAME),
+        Query(share(total(of_processes("gpu_process_utilization_ratio", 'engine="sm"'), *PROCESS)), PROCESS_NAME),
     ),
     rows(
         "Processes",
         "Processes on each GPU.",
         "short",
         PROCESS_COLUMNS,
-        Query(total(gauge("gpu_process_memory_usage_bytes"), *PROCESS), "Memory", "bytes"),
-        Query(share(total(gauge("gpu_process_utilization_ratio", 'engine="sm"'), *PROCESS)), "SMs", "percentunit"),
+        Query(total(of_processes("gpu_process_memory_usage_bytes"), *PROCESS), "Memory", "bytes"),
+        Query(
+            share(total(of_processes("gpu_process_utilization_ratio", 'engine="sm"'), *PROCESS)), "SMs", "percentunit"
+        ),
         width=HALF,
     ),
     rows(
@@ -332,6 +341,7 @@ WHO = [
         "short",
         {
             **COLUMNS,
+            "workload": "Workload",
             "namespace": "Namespace",
             "pod": "Pod",
             "container": "Container",
@@ -339,7 +349,7 @@ WHO = [
             "slurm_job_id": "Slurm job",
         },
         Query(
-            f"max by (instance, gpu, namespace, pod, container, resource, slurm_job_id) ({GIVEN})",
+            f"max by (instance, gpu, workload, namespace, pod, container, resource, slurm_job_id) ({GIVEN})",
             "Allocated",
             hidden=True,
         ),
@@ -408,8 +418,8 @@ OF_AMD = [
         "Bytes of the GPU's memory that each process has by amdkfd: what HIP and others allocated, not graphics.",
         "bytes",
         Query(
-            total(select("gpu_amd_process_memory_usage_bytes"), "pci_bus_id", *PROCESS[2:], "instance"),
-            "{{pci_bus_id}} {{namespace}} {{pod}} {{slurm_job_id}} {{comm}} {{pid}} {{instance}}",
+            total(now_of("gpu_amd_process_memory_usage_bytes"), "pci_bus_id", *PROCESS[2:], "instance"),
+            "{{pci_bus_id}} {{workload}} {{namespace}} {{pod}} {{slurm_job_id}} {{comm}} {{pid}} {{instance}}",
         ),
         stacked=True,
         width=HALF,
@@ -455,7 +465,7 @@ def dashboard() -> Dashboard:
         "accel-exporter-gpu",
         "GPUs",
         "Are the GPUs busy, hot, throttled or broken? From NVML, the kernel and the schedulers.",
-        [choice("gpu", "GPU", f"label_values({select('hw_status')}, gpu)", every=".*")],
+        [workloads(), choice("gpu", "GPU", f"label_values({select('hw_status')}, gpu)", every=".*")],
         {
             "Overview": OVERVIEW,
             "Use": USE,

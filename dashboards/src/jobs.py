@@ -1,6 +1,7 @@
 """Jobs: who uses the GPUs and the network of a cluster, how much, and who holds GPUs without using them.
 
-A job is a pod, a Slurm job, or both; where there is neither, the processes of one command on one node.
+A job is a workload with all of its pods. Where the workload is not known it is a pod, a Slurm job, or both; where
+there is neither, the processes of one command on one node.
 """
 
 from __future__ import annotations
@@ -20,33 +21,36 @@ from dashboards.parts import (
     heat,
     lines,
     number,
-    rate,
     rows,
     select,
     share,
     total,
 )
+from dashboards.workloads import CHOSEN, KNOWN, allocated_to, now_of, rate_of, rate_of_owners, workloads
 
 WHO = OF_JOB
-JOB = ("namespace", "pod", "slurm_job_id", "command")
-NAME = legend("namespace", "pod", "slurm_job_id", "command")
-COLUMNS = columns("namespace", "pod", "slurm_job_id", "command")
+JOB = ("workload", "namespace", "pod", "slurm_job_id", "command")
+NAME = legend("workload", "namespace", "pod", "slurm_job_id", "command")
+COLUMNS = columns("workload", "namespace", "pod", "slurm_job_id", "command")
 GPU = ("instance", "gpu", "gpu_uuid")
 NAMED = columns("workload", "workload_kind", "queue", "account")
-OWNER = ("namespace", "pod", "container", "slurm_job_id")
-OWNER_NAME = legend("namespace", "pod", "container", "slurm_job_id")
-OWNER_COLUMNS = columns("namespace", "pod", "container", "slurm_job_id")
+OWNER = ("workload", "namespace", "pod", "container", "slurm_job_id")
+OWNER_NAME = legend("workload", "namespace", "pod", "container", "slurm_job_id")
+OWNER_COLUMNS = columns("workload", "namespace", "pod", "container", "slurm_job_id")
 GPU_COLUMNS = columns("instance", "gpu", "gpu_uuid")
 SAME_GPU = "on (job, cluster, instance, gpu_uuid)"
 
 
 def job_of(expr: str) -> str:
-    """The expression with a label `command`: comm and instance of what is neither of a pod nor of Slurm, else empty."""
+    """The expression with a label `command`, and without `pod` where the workload is known, which has many pods.
+
+    The command is comm and instance of what has neither a workload nor a pod nor a Slurm job, else empty.
+    """
     named = f'label_join({expr}, "command", " @ ", "comm", "instance")'
     named = f'label_replace({named}, "command", "(folded) @ $1", "command", " @ (.*)")'
-    for label in ("pod", "slurm_job_id"):
+    for label in ("workload", "pod", "slurm_job_id"):
         named = f'label_replace({named}, "command", "", "{label}", ".+")'
-    return named
+    return f'label_replace({named}, "pod", "", "workload", ".+")'
 
 
 def jobs(expr: str, *labels: str) -> str:
@@ -56,15 +60,15 @@ def jobs(expr: str, *labels: str) -> str:
 
 def of_workloads(recorded: str) -> str:
     """Sum of what is recorded of jobs with a name, over the chosen nodes."""
-    return total(select(f"instance_workload:{recorded}", 'namespace=~"$namespace"'), *NAMED)
+    return total(select(f"instance_workload:{recorded}", 'namespace=~"$namespace"', KNOWN, CHOSEN), *NAMED)
 
 
 def of_jobs(metric: str, *matchers: str) -> str:
-    return select(metric, *WHO, *matchers)
+    return now_of(metric, *WHO, *matchers)
 
 
 def rising(metric: str, *matchers: str) -> str:
-    return rate(metric, *WHO, *matchers)
+    return rate_of(metric, *WHO, *matchers)
 
 
 def by_pod_label(expr: str) -> str:
@@ -74,7 +78,7 @@ def by_pod_label(expr: str) -> str:
     return total(f"{summed} * on (cluster, namespace, pod) group_left ($pod_label) {labelled}", "$pod_label")
 
 
-PODS = of_jobs("gpu_allocation_info", 'pod!=""')
+PODS = allocated_to(*WHO, 'pod!=""')
 DRIVER, GENERAL = 'api_layer="driver"', 'task="general"'
 HELD = of_jobs("gpu_process_memory_usage_bytes")
 SM = of_jobs("gpu_process_utilization_ratio", 'engine="sm"')
@@ -102,13 +106,13 @@ HIP_GRAPHS = rising("gpu_hip_graph_launch_calls_total")
 HIP_COPIES = rising("gpu_hip_memory_copies_bytes_total")
 HIP_WAITED = rising("gpu_hip_sync_wait_seconds_sum")
 HIP_ERRORS = rising("gpu_hip_api_errors_total")
-GIVEN = of_jobs("gpu_allocation_info", 'gpu_uuid!=""')
-KNOWN = select("hw_gpu_memory_usage_bytes")
-IDLE = f"({GIVEN} and {SAME_GPU} {KNOWN}) unless {SAME_GPU} {select('gpu_process_memory_usage_bytes')}"
+GIVEN = allocated_to(*WHO, 'gpu_uuid!=""')
+READ = select("hw_gpu_memory_usage_bytes")
+IDLE = f"({GIVEN} and {SAME_GPU} {READ}) unless {SAME_GPU} {select('gpu_process_memory_usage_bytes')}"
 LIMIT = f"max by (job, cluster, {', '.join(GPU)}) ({select('hw_gpu_memory_limit_bytes')})"
 BUSY = f"max by (job, cluster, {', '.join(GPU)}) ({select('hw_gpu_utilization_ratio', GENERAL)})"
 SINCE = f"time() - max by ({', '.join(JOB)}) ({job_of(of_jobs('gpu_cuda_last_launch_timestamp_seconds'))})"
-NAMED_BY = of_jobs("job_process_info", 'workload!=""')
+NAMED_BY = select("job_process_info", *WHO, KNOWN, CHOSEN)
 
 
 def of_job(title: str, description: str, unit: str, expr: str, *labels: str, width: int = THIRD) -> timeseries.Panel:
@@ -390,7 +394,7 @@ TROUBLE = [
         "Processes ended",
         "GPU processes that ended, by exit status or the signal that killed them; 0 is success.",
         "cps",
-        Query(jobs(rising("gpu_process_exits_total"), "status"), f"{NAME} {{{{status}}}}"),
+        Query(jobs(rate_of_owners("gpu_process_exits_total", *WHO), "status"), f"{NAME} {{{{status}}}}"),
         width=THIRD,
     ),
 ]
@@ -458,9 +462,10 @@ def dashboard() -> Dashboard:
     return board(
         "accel-exporter-jobs",
         "Jobs",
-        "Which job uses which GPUs and how much of the network? By pod, Slurm job or command; and idle GPUs.",
+        "Which job uses which GPUs and how much of the network? By workload, pod, Slurm job or command; and idle GPUs.",
         [
             choice("namespace", "Namespace", f"label_values({anyone}, namespace)", every=".*"),
+            workloads('__name__=~"job_process_info|gpu_allocation_info"', 'namespace=~"$namespace"', metric=""),
             choice("pod", "Pod", f"label_values({anyone}, pod)", every=".*"),
             choice("slurm_job_id", "Slurm job", f"label_values({anyone}, slurm_job_id)", every=".*"),
             label.current(VariableOption(selected=True, text="label_app", value="label_app")),

@@ -21,37 +21,45 @@ from dashboards.parts import (
     select,
     total,
 )
+from dashboards.workloads import CHOSEN, now_of, of_communicators, rate_of, workloads
 
 JOB = OF_JOB
 COMMUNICATOR = ('comm_hash=~"$comm_hash"',)
-PROCESS = ("instance", "namespace", "pod", "slurm_job_id", "comm", "pid", "gpu")
-PROCESS_NAME = legend("namespace", "pod", "slurm_job_id", "comm", "pid", "gpu", "instance")
-PROCESS_COLUMNS = columns("instance", "namespace", "pod", "slurm_job_id", "comm", "pid", "gpu")
-RANK = ("comm_hash", "rank", "instance", "pid")
-RANK_NAME = "{{comm_hash}} rank {{rank}} {{instance}} {{pid}}"
-HOST = ("cluster", "comm_hash", "rank", "host")
-HOST_NAME = "{{comm_hash}} rank {{rank}} {{host}}"
+PROCESS = ("workload", "instance", "namespace", "pod", "slurm_job_id", "comm", "pid", "gpu")
+PROCESS_NAME = legend("workload", "namespace", "pod", "slurm_job_id", "comm", "pid", "gpu", "instance")
+PROCESS_COLUMNS = columns("workload", "instance", "namespace", "pod", "slurm_job_id", "comm", "pid", "gpu")
+RANK = ("workload", "namespace", "pod", "slurm_job_id", "comm", "comm_hash", "rank", "instance", "pid")
+RANK_NAME = (
+    legend("workload", "namespace", "pod", "slurm_job_id", "comm") + " {{comm_hash}} rank {{rank}} {{instance}} {{pid}}"
+)
+HOST = ("cluster", "workload", "comm_hash", "rank", "host")
+HOST_NAME = "{{workload}} {{comm_hash}} rank {{rank}} {{host}}"
 
 
 def of_jobs(metric: str, *matchers: str) -> str:
-    return select(metric, *JOB, *matchers)
+    return now_of(metric, *JOB, *matchers)
 
 
 def rising(metric: str, *labels: str) -> str:
     """A counter's rate over all ranks of the chosen jobs, by labels."""
-    return total(rate(metric, *JOB), *labels)
+    return total(rate_of(metric, *JOB), *labels)
 
 
 def mean(histogram: str, *labels: str) -> str:
     """The mean of a histogram's observations."""
     chosen = (*JOB, *COMMUNICATOR) if "comm_hash" in labels else JOB
-    sums, counts = (total(rate(f"{histogram}_{part}", *chosen), *labels) for part in ("sum", "count"))
+    sums, counts = (total(rate_of(f"{histogram}_{part}", *chosen), *labels) for part in ("sum", "count"))
     return f"{sums} / ({counts} > 0)"
 
 
 def rising_lags(*labels: str) -> str:
     """Observations of the arrival lag per second in the chosen communicators, by labels."""
-    return total(rate("nccl_rank_arrival_lag_seconds_bucket", *JOB, *COMMUNICATOR), *labels)
+    return total(rate_of("nccl_rank_arrival_lag_seconds_bucket", *JOB, *COMMUNICATOR), *labels)
+
+
+def ras(metric: str, *matchers: str) -> str:
+    """Series of NCCL's RAS of the communicators of the chosen workloads."""
+    return of_communicators(select(metric, *matchers), select(metric, *matchers, CHOSEN))
 
 
 def per_rank(metric: str) -> str:
@@ -62,6 +70,10 @@ LAST_CALL = of_jobs("nccl_last_call_timestamp_seconds")
 FAILED = of_jobs("nccl_last_error_timestamp_seconds")
 SINCE = f"time() - max by ({', '.join(PROCESS)}) ({LAST_CALL})"
 INFO = of_jobs("nccl_communicator_info", *COMMUNICATOR)
+RAS_COLLECTIVES = of_communicators(
+    rate("nccl_ras_rank_collectives_total", *COMMUNICATOR),
+    select("nccl_ras_rank_collectives_total", *COMMUNICATOR, CHOSEN),
+)
 LAG = "nccl_rank_arrival_lag_seconds"
 
 OVERVIEW = [
@@ -84,7 +96,7 @@ OVERVIEW = [
         "Ranks missing",
         "Ranks that NCCL cannot reach, over all nodes of the jobs queried.",
         "short",
-        Query(total(select("nccl_ras_ranks_missing", 'state!="absent"'))),
+        Query(total(ras("nccl_ras_ranks_missing", 'state!="absent"'))),
         alarm=1,
     ),
     number("Errors", "Failed calls per second.", "eps", Query(f"{rising('nccl_errors_total')} or vector(0)")),
@@ -172,8 +184,8 @@ STRAGGLERS = [
         "of the communicator is behind.",
         "short",
         Query(
-            f"max by ({', '.join(HOST)}) ({select('nccl_ras_rank_lag', *COMMUNICATOR)}) or on (cluster, comm_hash) "
-            f"label_replace(0 * {total(rate('nccl_ras_rank_collectives_total', *COMMUNICATOR), 'cluster', 'comm_hash')}, "
+            f"max by ({', '.join(HOST)}) ({ras('nccl_ras_rank_lag', *COMMUNICATOR)}) or on (cluster, comm_hash) "
+            f"label_replace(0 * {total(RAS_COLLECTIVES, 'cluster', 'workload', 'comm_hash')}, "
             '"rank", "none", "", "")',
             HOST_NAME,
         ),
@@ -184,8 +196,8 @@ STRAGGLERS = [
         "Ranks that NCCL's RAS cannot reach, by communicator and state.",
         "short",
         Query(
-            f"sum by (comm_hash, state) ({select('nccl_ras_ranks_missing', *COMMUNICATOR)})",
-            "{{comm_hash}} {{state}}",
+            total(ras("nccl_ras_ranks_missing", *COMMUNICATOR), "workload", "comm_hash", "state"),
+            "{{workload}} {{comm_hash}} {{state}}",
         ),
         width=HALF,
     ),
@@ -233,6 +245,7 @@ def dashboard() -> Dashboard:
         "Which rank is late, behind or missing? Collectives of the processes on these nodes, and their errors.",
         [
             choice("namespace", "Namespace", f"label_values({info}, namespace)", every=".*"),
+            workloads('namespace=~"$namespace"'),
             choice("pod", "Pod", f"label_values({info}, pod)", every=".*"),
             choice("slurm_job_id", "Slurm job", f"label_values({info}, slurm_job_id)", every=".*"),
             choice("comm_hash", "Communicator", f"label_values({info}, comm_hash)", every=".*"),

@@ -6,13 +6,15 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from dashboards.labels import legend
 from dashboards.parts import DETAIL, HALF, THIRD, Query, board, lines, number, rate, rows, select, total
+from dashboards.workloads import allocated_to, now_of, rate_of, workloads
 
 GPU = ("instance", "gpu")
 NAME = "GPU {{gpu}} {{instance}}"
 PORT = ("instance", "device", "port")
 PORT_NAME = legend("device", "port", "instance")
 PCI = ("instance", "pci_bus_id", "kind")
-JOB = ("instance", "namespace", "pod", "container", "slurm_job_id", "comm", "pid")
+JOB = ("instance", "workload", "namespace", "pod", "container", "slurm_job_id", "comm", "pid")
+OWNER = ("instance", "gpu", "workload", "namespace", "pod", "container", "slurm_job_id")
 FAULT = select("accel_node_fault_last_timestamp_seconds")
 OUT_OF_LIMITS = f"{select('accel_node_hwmon_alarm')} == 1 or {select('accel_node_ipmi_sensor_state')} == 2"
 SLOWING = 'reason=~"(hw_|sw_)?thermal|hw_power_brake"'
@@ -145,6 +147,7 @@ JOBS = [
         "short",
         {
             "instance": "Instance",
+            "workload": "Workload",
             "namespace": "Namespace",
             "pod": "Pod",
             "container": "Container",
@@ -153,15 +156,15 @@ JOBS = [
             "pid": "PID",
         },
         Query(
-            total(select("gpu_cuda_memory_usage_bytes", 'api_layer="driver"', 'memory!="pinned_host"'), *JOB),
+            total(now_of("gpu_cuda_memory_usage_bytes", 'api_layer="driver"', 'memory!="pinned_host"'), *JOB),
             "Allocated",
             "bytes",
         ),
-        Query(total(select("gpu_process_memory_usage_bytes"), *JOB), "Held", "bytes"),
-        Query(rising(JOB, "gpu_cuda_kernel_launch_calls_total", 'api_layer="driver"'), "Launches", "ops"),
-        Query(rising(JOB, "gpu_cuda_sync_wait_seconds_sum", 'api_layer="driver"'), "Waiting", "percentunit"),
-        Query(rising(JOB, "nccl_collective_bus_bytes_total"), "NCCL bus", "Bps"),
-        Query(rising(JOB, "rdma_send_bytes_total"), "RDMA sent", "Bps"),
+        Query(total(now_of("gpu_process_memory_usage_bytes"), *JOB), "Held", "bytes"),
+        Query(total(rate_of("gpu_cuda_kernel_launch_calls_total", 'api_layer="driver"'), *JOB), "Launches", "ops"),
+        Query(total(rate_of("gpu_cuda_sync_wait_seconds_sum", 'api_layer="driver"'), *JOB), "Waiting", "percentunit"),
+        Query(total(rate_of("nccl_collective_bus_bytes_total"), *JOB), "NCCL bus", "Bps"),
+        Query(total(rate_of("rdma_send_bytes_total"), *JOB), "RDMA sent", "Bps"),
     ),
     rows(
         "Allocated GPUs",
@@ -170,13 +173,14 @@ JOBS = [
         {
             "instance": "Instance",
             "gpu": "GPU",
+            "workload": "Workload",
             "namespace": "Namespace",
             "pod": "Pod",
             "container": "Container",
             "slurm_job_id": "Slurm job",
         },
         Query(
-            per(("instance", "gpu", "namespace", "pod", "container", "slurm_job_id"), "gpu_allocation_info"),
+            f"max by ({', '.join(OWNER)}) ({allocated_to()})",
             "Allocated",
             hidden=True,
         ),
@@ -368,7 +372,7 @@ def dashboard() -> Dashboard:
         "accel-exporter-node",
         "Node",
         "What does this node do, and is it healthy? GPUs and their processes, links, sensors, faults.",
-        [],
+        [workloads()],
         {
             "Overview": OVERVIEW,
             "GPUs": GPUS,

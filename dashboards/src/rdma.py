@@ -22,12 +22,13 @@ from dashboards.parts import (
     share,
     total,
 )
+from dashboards.workloads import now_of, rate_of, workloads
 
 DEVICE = ('device=~"$device"',)
 WHO = (*DEVICE, *OF_JOB)
-PROCESS = ("instance", "namespace", "pod", "slurm_job_id", "comm", "pid")
-NAME = legend("namespace", "pod", "slurm_job_id", "comm", "pid", "instance")
-PROCESS_COLUMNS = columns("instance", "namespace", "pod", "slurm_job_id", "comm", "pid")
+PROCESS = ("workload", "instance", "namespace", "pod", "slurm_job_id", "comm", "pid")
+NAME = legend("workload", "namespace", "pod", "slurm_job_id", "comm", "pid", "instance")
+PROCESS_COLUMNS = columns("workload", "instance", "namespace", "pod", "slurm_job_id", "comm", "pid")
 PORT = ("instance", "device", "port")
 PORT_NAME = "{{instance}} {{device}}/{{port}}"
 PORT_COLUMNS = columns("instance", "device", "port")
@@ -49,7 +50,7 @@ def rising(metric: str, *labels: str, only: tuple[str, ...] = ()) -> str:
 
 def used(metric: str, *labels: str) -> str:
     """A counter's rate of the chosen jobs on the chosen devices, by labels."""
-    return total(rate(metric, *WHO), *labels)
+    return total(rate_of(metric, *WHO), *labels)
 
 
 def most(metric: str, *labels: str, only: tuple[str, ...] = ()) -> str:
@@ -77,13 +78,31 @@ def of_speed(direction: str) -> str:
 def of_peers(metric: str) -> str:
     """A counter of processes on a device by the peers that they send to, whichever of these it counted."""
     users = ", ".join(USER)
-    peers = f"group by ({users}, peer_gid, peer_lid) ({rate('rdma_send_bytes_total', *WHO)})"
+    peers = f"group by ({users}, peer_gid, peer_lid) ({rate_of('rdma_send_bytes_total', *WHO)})"
     return total(f"{peers} * on ({users}) group_left () {used(metric, *USER)}", *PEER)
 
 
-QUEUE_PAIRS = select("rdma_queue_pairs", *WHO)
-IN_ERROR = select("rdma_queue_pairs", *WHO, 'state="ERR"')
-ONE = ("instance", "comm", "pid", "device", "qp", "peer_gid", "peer_lid", "peer_qp")
+QUEUE_PAIRS = now_of("rdma_queue_pairs", *WHO)
+SETTINGS = {
+    "device": "Device",
+    "type": "Type",
+    "state": "State",
+    "mtu": "MTU",
+    "timeout_seconds": "Timeout",
+    "retries": "Retries",
+    "rnr_retries": "RNR retries",
+}
+QUEUE_PAIR = {
+    "device": "Device",
+    "qp": "QP",
+    "type": "Type",
+    "peer_gid": "Peer GID",
+    "peer_qp": "Peer QP",
+    "peer_pod": "Peer pod",
+    "peer_lid": "Peer LID",
+}
+IN_ERROR = now_of("rdma_queue_pairs", *WHO, 'state="ERR"')
+ONE = (*PROCESS, "device", "qp", "peer_gid", "peer_lid", "peer_qp")
 LATENCY, ACK, POST = "rdma_work_request_latency_seconds", "rdma_ack_latency_seconds", "rdma_post_send_seconds"
 MEAN = f"{of_peers(f'{LATENCY}_sum')} / ({of_peers(f'{LATENCY}_count')} > 0)"
 LOSS, SLOW = ('kind=~"sequence|implied"',), ('kind="rnr"',)
@@ -167,8 +186,8 @@ TRAFFIC = [
         "The ten queue pairs of each node that post most.",
         "Bps",
         Query(
-            f"topk(20, max by ({', '.join(ONE)}) ({select('rdma_qp_busiest_bytes_per_second', *WHO)}))",
-            "{{instance}} {{comm}} {{pid}} {{device}} {{qp}} → {{peer_gid}} {{peer_lid}} {{peer_qp}}",
+            f"topk(20, max by ({', '.join(ONE)}) ({now_of('rdma_qp_busiest_bytes_per_second', *WHO)}))",
+            NAME + " {{device}} {{qp}} → {{peer_gid}} {{peer_lid}} {{peer_qp}}",
         ),
     ),
     lines(
@@ -229,15 +248,9 @@ PEERS = [
         "short",
         {
             **PROCESS_COLUMNS,
-            "device": "Device",
-            "type": "Type",
-            "state": "State",
-            "mtu": "MTU",
-            "timeout_seconds": "Timeout",
-            "retries": "Retries",
-            "rnr_retries": "RNR retries",
+            **SETTINGS,
         },
-        Query(QUEUE_PAIRS, "Queue pairs"),
+        Query(total(QUEUE_PAIRS, *PROCESS, *SETTINGS), "Queue pairs"),
         width=HALF,
     ),
 ]
@@ -302,7 +315,8 @@ LOSSES = [
         "Completions not of status SUCCESS. The first of a queue pair has the reason, WR_FLUSH_ERR follow. A sample.",
         "cps",
         Query(
-            total(rate("rdma_completions_total", *WHO, *FAILED), *PROCESS, "device", "status"), f"{NAME} {{{{status}}}}"
+            total(rate_of("rdma_completions_total", *WHO, *FAILED), *PROCESS, "device", "status"),
+            f"{NAME} {{{{status}}}}",
         ),
     ),
 ]
@@ -422,7 +436,7 @@ RESOURCES = [
         "Memory registered",
         "By process and kind; dmabuf is memory of a device. Pages registered twice count twice.",
         "bytes",
-        Query(total(select("rdma_memory_region_registered_bytes", *WHO), *PROCESS, "memory"), f"{NAME} {{{{memory}}}}"),
+        Query(total(now_of("rdma_memory_region_registered_bytes", *WHO), *PROCESS, "memory"), f"{NAME} {{{{memory}}}}"),
     ),
     lines(
         "Registrations",
@@ -509,34 +523,27 @@ DETAILS = [
         "short",
         {
             **PROCESS_COLUMNS,
-            "device": "Device",
-            "qp": "QP",
-            "type": "Type",
-            "peer_gid": "Peer GID",
-            "peer_qp": "Peer QP",
-            "peer_pod": "Peer pod",
-            "peer_lid": "Peer LID",
+            **QUEUE_PAIR,
         },
-        Query(select("rdma_qp_state", *WHO), "State"),
+        Query(f"max by ({', '.join((*PROCESS, *QUEUE_PAIR))}) ({now_of('rdma_qp_state', *WHO)})", "State"),
         width=FULL,
     ),
 ]
 
 
 def dashboard() -> Dashboard:
+    devices = select("", '__name__=~"rdma_link_state|rdma_queue_pairs"')
     info = select("rdma_queue_pairs")
     return board(
         "accel-exporter-rdma",
         "RDMA network",
         "Loss and latency of the RDMA network, and the peers that are affected. Traffic, latency, losses and links.",
         [
-            choice(name, title, f"label_values({selector}, {name})", every=".*")
-            for name, title, selector in (
-                ("device", "Device", select("", '__name__=~"rdma_link_state|rdma_queue_pairs"')),
-                ("namespace", "Namespace", info),
-                ("pod", "Pod", info),
-                ("slurm_job_id", "Slurm job", info),
-            )
+            choice("device", "Device", f"label_values({devices}, device)", every=".*"),
+            choice("namespace", "Namespace", f"label_values({info}, namespace)", every=".*"),
+            workloads('namespace=~"$namespace"'),
+            choice("pod", "Pod", f"label_values({info}, pod)", every=".*"),
+            choice("slurm_job_id", "Slurm job", f"label_values({info}, slurm_job_id)", every=".*"),
         ],
         {
             "Overview": OVERVIEW,

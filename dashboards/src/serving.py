@@ -9,29 +9,49 @@ from grafana_foundation_sdk.models.dashboard import Dashboard, VariableOption
 
 from dashboards.labels import legend
 from dashboards.parts import FULL, THIRD, Query, board, choice, heat, lines, number, rate, rows, select, share, total
+from dashboards.workloads import CHOSEN, joined, members, now_of, rate_of, workloads
 
 SERVED = ('namespace=~"$namespace"', 'pod=~"$pod"')
 MODEL = (*SERVED, 'model=~"$model"')
-WHO = ("instance", "namespace", "pod", "model")
-NAME = legend("namespace", "pod", "model", "instance")
-COLUMNS = {"instance": "Instance", "namespace": "Namespace", "pod": "Pod", "model": "Model", "engine": "Engine"}
+SERVERS = ("workload", "instance", "namespace", "pod", "slurm_job_id", "comm")
+WHO = (*SERVERS, "model")
+NAME = legend("workload", "namespace", "pod", "slurm_job_id", "comm", "model", "instance")
+COLUMNS = {
+    "workload": "Workload",
+    "instance": "Instance",
+    "namespace": "Namespace",
+    "pod": "Pod",
+    "slurm_job_id": "Slurm job",
+    "comm": "Command",
+    "model": "Model",
+    "engine": "Engine",
+}
 FIRST, EACH, WHOLE = (
     f"gen_ai_server_{name}_seconds" for name in ("time_to_first_token", "time_per_output_token", "request_duration")
 )
 REQUESTS, ABORTED = "gen_ai_server_requests_total", "gen_ai_server_requests_aborted_total"
 TOKENS, OUTPUT = "gen_ai_server_tokens_total", 'type="output"'
-PODS = legend("namespace", "pod", "instance")
+PODS = legend("workload", "namespace", "pod", "slurm_job_id", "comm", "instance")
+SERVER = "job, cluster, instance, namespace, pod"
+IN_FLIGHT = now_of("gen_ai_server_requests_in_flight", *SERVED)
+BEFORE = "instance_pod:gen_ai_server_time_to_first_token_seconds:before_engine5m"
+BEFORE_ENGINE = joined(
+    select(BEFORE, *SERVED),
+    SERVER,
+    members("gen_ai_server_requests_in_flight", SERVER, *SERVED),
+    select(BEFORE, *SERVED, CHOSEN),
+)
 OWN = 'reason=~"server_gone|unterminated"'
 
 
 def quantile(q: str, histogram: str, *labels: str) -> str:
-    return f"histogram_quantile({q}, {total(rate(f'{histogram}_bucket', *MODEL), 'le', *labels)})"
+    return f"histogram_quantile({q}, {total(rate_of(f'{histogram}_bucket', *MODEL), 'le', *labels)})"
 
 
 def within(histogram: str, seconds: str, *labels: str) -> str:
     """The share of observations up to a bound of the buckets."""
-    met = total(rate(f"{histogram}_bucket", *MODEL, f'le="{seconds}"'), *labels)
-    return f"{met} / ({total(rate(f'{histogram}_count', *MODEL), *labels)} > 0)"
+    met = total(rate_of(f"{histogram}_bucket", *MODEL, f'le="{seconds}"'), *labels)
+    return f"{met} / ({total(rate_of(f'{histogram}_count', *MODEL), *labels)} > 0)"
 
 
 def bounds(name: str, label: str, chosen: str, others: Sequence[str]) -> CustomVariable:
@@ -42,12 +62,12 @@ def bounds(name: str, label: str, chosen: str, others: Sequence[str]) -> CustomV
 
 
 OVERVIEW = [
-    number("Requests", "Requests that ended, per second.", "reqps", Query(total(rate(REQUESTS, *MODEL)))),
+    number("Requests", "Requests that ended, per second.", "reqps", Query(total(rate_of(REQUESTS, *MODEL)))),
     number(
         "In flight",
         "POST requests without the end of an answer yet.",
         "short",
-        Query(total(select("gen_ai_server_requests_in_flight", *SERVED))),
+        Query(total(IN_FLIGHT)),
     ),
     number(
         "First token, p95",
@@ -65,13 +85,13 @@ OVERVIEW = [
         "Output",
         "Output tokens per second, as answers report them.",
         "short",
-        Query(total(rate(TOKENS, *MODEL, OUTPUT))),
+        Query(total(rate_of(TOKENS, *MODEL, OUTPUT))),
     ),
     number(
         "Incomplete answers",
         "Share of requests that the server did not answer to the end.",
         "percentunit",
-        Query(share(f"({total(rate(ABORTED, *MODEL, OWN))} or vector(0)) / {total(rate(REQUESTS, *MODEL))}")),
+        Query(share(f"({total(rate_of(ABORTED, *MODEL, OWN))} or vector(0)) / {total(rate_of(REQUESTS, *MODEL))}")),
         alarm=0.01,
     ),
 ]
@@ -81,7 +101,7 @@ LATENCY = [
         "First tokens",
         "Time to first token, all chosen servers.",
         "s",
-        Query(total(rate(f"{FIRST}_bucket", *MODEL), "le")),
+        Query(total(rate_of(f"{FIRST}_bucket", *MODEL), "le")),
     ),
     lines(
         "Per output token",
@@ -134,7 +154,7 @@ QUEUES = [
         "In flight by server",
         "POST requests without the end of an answer yet.",
         "short",
-        Query(total(select("gen_ai_server_requests_in_flight", *SERVED), "instance", "namespace", "pod"), PODS),
+        Query(total(IN_FLIGHT, *SERVERS), PODS),
     ),
 ]
 ENGINE = [
@@ -143,14 +163,17 @@ ENGINE = [
         "Mean time to first token from the socket, minus the engine's own time to first token: event loop, "
         "authentication, parsing.",
         "s",
-        Query(select("instance_pod:gen_ai_server_time_to_first_token_seconds:before_engine5m", *SERVED), PODS),
+        Query(
+            f"max by (workload, instance, namespace, pod) ({BEFORE_ENGINE})",
+            legend("workload", "namespace", "pod", "instance"),
+        ),
     ),
     lines(
         "Requests in the engine",
         "Waiting and running requests, from the engine's own metrics.",
         "short",
         *(
-            Query(total(select(f"llm_engine_requests_{name}", *MODEL), *WHO), f"{name} {NAME}")
+            Query(total(now_of(f"llm_engine_requests_{name}", *MODEL), *WHO), f"{name} {NAME}")
             for name in ("waiting", "running")
         ),
     ),
@@ -158,7 +181,7 @@ ENGINE = [
         "KV cache",
         "Share of the KV cache in use, from the engine's own metrics.",
         "percentunit",
-        Query(f"max by ({', '.join(WHO)}) ({select('llm_engine_kv_cache_utilization_ratio', *MODEL)})", NAME),
+        Query(share(f"max by ({', '.join(WHO)}) ({now_of('llm_engine_kv_cache_utilization_ratio', *MODEL)})"), NAME),
     ),
 ]
 KV = [
@@ -166,14 +189,16 @@ KV = [
         "KV cache bytes",
         "Bytes per second of NIXL transfers that succeeded, by backend and operation.",
         "Bps",
-        Query(total(rate("nixl_transfer_bytes_total", *SERVED), "backend", "operation"), "{{backend}} {{operation}}"),
+        Query(
+            total(rate_of("nixl_transfer_bytes_total", *SERVED), "backend", "operation"), "{{backend}} {{operation}}"
+        ),
         width=THIRD,
     ),
     lines(
         "KV cache transfers by status",
         "NIXL transfers that ended, per second, by status.",
         "cps",
-        Query(total(rate("nixl_transfers_total", *SERVED), "status"), "{{status}}"),
+        Query(total(rate_of("nixl_transfers_total", *SERVED), "status"), "{{status}}"),
         width=THIRD,
     ),
     lines(
@@ -182,7 +207,7 @@ KV = [
         "s",
         Query(
             "histogram_quantile(0.99, "
-            f"{total(rate('nixl_transfer_duration_seconds_bucket', *SERVED), 'le', 'backend', 'operation')})",
+            f"{total(rate_of('nixl_transfer_duration_seconds_bucket', *SERVED), 'le', 'backend', 'operation')})",
             "{{backend}} {{operation}}",
         ),
         width=THIRD,
@@ -191,42 +216,42 @@ KV = [
         "KV cache transfers in flight",
         "NIXL transfers that were posted, and of which the process has not seen the end.",
         "short",
-        Query(total(select("nixl_transfers_in_flight", *SERVED), "instance", "namespace", "pod"), PODS),
+        Query(total(now_of("nixl_transfers_in_flight", *SERVED), *SERVERS), PODS),
         width=THIRD,
     ),
     lines(
         "KV cache bytes by peer",
         "Bytes per second of NIXL transfers that succeeded, by remote agent.",
         "Bps",
-        Query(total(rate("nixl_transfer_bytes_total", *SERVED), "peer"), "{{peer}}"),
+        Query(total(rate_of("nixl_transfer_bytes_total", *SERVED), "peer"), "{{peer}}"),
         width=THIRD,
     ),
     lines(
         "UCX bytes",
         "Bytes per second of sends, remote reads and writes that UCX accepted, by function.",
         "Bps",
-        Query(total(rate("ucx_io_bytes_total", *SERVED), "api"), "{{api}}"),
+        Query(total(rate_of("ucx_io_bytes_total", *SERVED), "api"), "{{api}}"),
         width=THIRD,
     ),
     lines(
         "UCX calls by result",
         "Calls of UCX per second, by result.",
         "cps",
-        Query(total(rate("ucx_calls_total", *SERVED), "result"), "{{result}}"),
+        Query(total(rate_of("ucx_calls_total", *SERVED), "result"), "{{result}}"),
         width=THIRD,
     ),
     lines(
         "UCX errors",
         "UCX calls that failed at once, by function and error.",
         "eps",
-        Query(total(rate("ucx_errors_total", *SERVED), "api", "error", "code"), "{{api}} {{error}} {{code}}"),
+        Query(total(rate_of("ucx_errors_total", *SERVED), "api", "error", "code"), "{{api}} {{error}} {{code}}"),
         width=THIRD,
     ),
     lines(
         "NIXL errors",
         "NIXL calls that failed, by function and error.",
         "eps",
-        Query(total(rate("nixl_errors_total", *SERVED), "api", "error", "code"), "{{api}} {{error}} {{code}}"),
+        Query(total(rate_of("nixl_errors_total", *SERVED), "api", "error", "code"), "{{api}} {{error}} {{code}}"),
         width=THIRD,
     ),
 ]
@@ -235,33 +260,33 @@ LOAD = [
         "Requests by status",
         "Requests that ended, per second, by status.",
         "reqps",
-        Query(total(rate(REQUESTS, *MODEL), "status"), "{{status}}"),
+        Query(total(rate_of(REQUESTS, *MODEL), "status"), "{{status}}"),
     ),
     lines(
         "Tokens",
         "Tokens per second, as answers report them.",
         "short",
-        Query(total(rate(TOKENS, *MODEL), "type"), "{{type}}"),
+        Query(total(rate_of(TOKENS, *MODEL), "type"), "{{type}}"),
     ),
     lines(
         "Incomplete answers by reason",
         "Requests per second without an answer to its end, by reason.",
         "reqps",
-        Query(total(rate(ABORTED, *MODEL), "reason"), "{{reason}}"),
+        Query(total(rate_of(ABORTED, *MODEL), "reason"), "{{reason}}"),
     ),
     lines(
         "Bytes",
         "Bytes per second of requests and of answers.",
         "Bps",
-        Query(total(rate("gen_ai_server_request_size_bytes_total", *MODEL)), "requests"),
-        Query(total(rate("gen_ai_server_response_size_bytes_total", *MODEL)), "answers"),
+        Query(total(rate_of("gen_ai_server_request_size_bytes_total", *MODEL)), "requests"),
+        Query(total(rate_of("gen_ai_server_response_size_bytes_total", *MODEL)), "answers"),
     ),
     rows(
         "Requests by server and model",
         "Requests per second by server and model.",
         "reqps",
         COLUMNS,
-        Query(total(rate(REQUESTS, *MODEL), *COLUMNS), "Requests"),
+        Query(total(rate_of(REQUESTS, *MODEL), *COLUMNS), "Requests"),
         width=FULL,
     ),
     lines(
@@ -270,10 +295,8 @@ LOAD = [
         "cps",
         Query(
             total(
-                rate("gpu_cuda_kernel_launch_calls_total", *SERVED, 'api_layer="driver"'),
-                "instance",
-                "namespace",
-                "pod",
+                rate_of("gpu_cuda_kernel_launch_calls_total", *SERVED, 'api_layer="driver"'),
+                *SERVERS,
             ),
             PODS,
         ),
@@ -301,6 +324,7 @@ def dashboard() -> Dashboard:
         "the sockets of servers (--collector.serving).",
         [
             choice("namespace", "Namespace", f"label_values({info}, namespace)", every=".*"),
+            workloads('namespace=~"$namespace"'),
             choice("pod", "Pod", f"label_values({info}, pod)", every=".*"),
             choice("model", "Model", f"label_values({info}, model)", every=".*"),
             bounds("first_token", "First token within", "1.0", ("0.1", "0.25", "0.5", "1.0", "2.5", "5.0", "10.0")),

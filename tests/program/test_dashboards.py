@@ -22,7 +22,7 @@ from dashboards.absent import WITHOUT
 from dashboards.build import HERE, render, stems
 from dashboards.parts import CLOSED
 from dashboards.queries import flat
-from tests.metric_names import SCRAPED, declared, recorded, used
+from tests.metric_names import SCRAPED, declared, metrics, recorded, series_of, used
 
 UNITS = {
     *("bool_yes_no", "bytes", "Bps", "celsius", "cps", "eps", "hertz"),
@@ -33,6 +33,7 @@ UNITS = {
 WITHOUT_INSTANCE = {"ALERTS", "component_product_version:hw_gpu_info:nodes"} | {
     name for name in recorded() if name.startswith(("place:", "comm_hash_state:"))
 }
+PROCESSES = {series for metric in metrics() if metric.process for series in series_of(metric)} - {"job_process_info"}
 COUNTER = re.compile(r"\w+_(total|bucket|count|sum)\b")
 
 
@@ -168,12 +169,27 @@ def test_clusters_are_kept_apart(board: dict[str, Any]) -> None:
             assert "cluster" in labels.split(", "), expr
 
 
+def test_workloads_are_chosen_where_there_are_processes(board: dict[str, Any]) -> None:
+    """A dashboard with series of processes has the variable, and each of its queries on these applies it."""
+    of_processes = [expr for expr in expressions(board) if used(expr) & PROCESSES]
+    assert [] == [expr for expr in of_processes if 'workload=~"$workload"' not in expr and expr.count(" unless ") == 0]
+    chosen = [expr for expr in expressions(board) if "$workload" in expr]
+    names = [each["name"] for each in board["templating"]["list"]]
+    assert bool(chosen) == ("workload" in names)
+    if chosen:
+        found = variable(board, "workload")
+        keys = ("label", "multi", "includeAll", "allValue")
+        assert ("Workload", True, True, ".*", "$__all") == (*(found[key] for key in keys), found["current"]["value"])
+        above = [name for name in ("namespace",) if name in names]
+        assert all(f'{name}=~"${name}"' in found["query"] for name in above)
+
+
 def test_rates_adapt_to_the_resolution(board: dict[str, Any]) -> None:
-    """Every range is $__rate_interval; counters are inside rate(), or their series are counted."""
+    """Every range is $__rate_interval; counters are inside rate(), or only the existence of their series matters."""
     for expr in expressions(board):
         assert set(re.findall(r"\[([^\]]*)\]", expr)) <= {"$__rate_interval"}, expr
         for counter in COUNTER.finditer(expr):
-            assert re.search(r"(rate|count\(sum by \([^)]*\) )\($", expr[: counter.start()]), expr
+            assert re.search(r"(rate|(count\(sum|group) by \([^)]*\) )\(+$", expr[: counter.start()]), expr
 
 
 def test_variables_offer_what_was_chosen_before(board: dict[str, Any]) -> None:
@@ -234,7 +250,7 @@ def test_numbers_change_colour(board: dict[str, Any]) -> None:
 def test_metrics_are_declared_by_the_exporter(board: dict[str, Any]) -> None:
     """Panels and variables name only series that the exporter's code declares, or that rules or Prometheus add."""
     queries = [each["query"] for each in board["templating"]["list"] if each["type"] == "query"]
-    named = {metric for query in queries for metric in re.findall(r"label_values\((\w+)", query)}
+    named = {metric for query in queries for metric in re.findall(r"label_values\(([\w:]+)", query)}
     named |= {metric for expr in expressions(board) for metric in used(expr)}
     assert set() == named - declared() - recorded() - SCRAPED
 

@@ -76,6 +76,12 @@ The files of [dashboards/](../dashboards), for Grafana 11 and newer. Import one 
 Select the data source, the job and the instances at the top of each dashboard. Every panel has a description: the *i*
 in its corner. For an empty panel see [why is a metric absent?](faq.md#why-is-a-metric-absent)
 
+*Workload* selects jobs by [their name](attribution.md#the-name-of-a-job), on each dashboard with panels of processes.
+These panels then show the processes of the selected workloads; panels of GPUs, ports and nodes stay as they are. With
+*All* they also show processes without a known workload, by pod, Slurm job or command. Jobs sums all pods of a workload.
+Fleet reads what `alerts/recording.yaml` and `alerts/nodes.yaml` record by workload, and the others join
+`job_process_info` on the pid: with `--profile=fleet` they know no workload.
+
 The pictures are not screenshots of Grafana. They have the layout of the dashboards, and are drawn from the responses of
 a Prometheus that scraped the [demo](quick-start.md) or a stand-in of the hardware.
 """
