@@ -35,6 +35,10 @@ class Processes(Protocol):
         """Return the process labels of a pid, at least `pid`; read once and kept until `forget`."""
         ...
 
+    def named(self, pid: int, of_pod: Callable[[str, str], Labels]) -> Labels:
+        """Return the same with the process's workload; `of_pod` returns that of a pod by namespace and name."""
+        ...
+
     def forget(self, pid: int) -> None:
         """Drop a pid that has ended or runs another program now; the next query reads it again."""
         ...

@@ -19,7 +19,15 @@ WEIGHTS: Stack = (MALLOC, NAMELESS, TENSOR, LOAD, MAIN)
 KV_CACHE: Stack = (MALLOC, NAMELESS, TENSOR, CACHE, MAIN)
 SYSCALL: Stack = (KERNEL, MALLOC)
 
-SERVE = {"pid": "4711", "comm": "serve", "pod": "llm-0", "gpu_uuid": "GPU-aaaa", "kind": "device", "rank": "0"}
+SERVE = {
+    "pid": "4711",
+    "comm": "serve",
+    "workload": "llm",
+    "pod": "llm-0",
+    "gpu_uuid": "GPU-aaaa",
+    "kind": "device",
+    "rank": "0",
+}
 TRAIN = {"pid": "815", "comm": "train", "pod": "", "gpu_uuid": "GPU-bbbb", "kind": "pool"}
 HOSTILE = 'a;b\n 23\x00"</script><img src=x onerror=alert(1)>\udc80\u202e' + "x" * 100_000
 
@@ -38,7 +46,7 @@ def inuse(factor: int = 1) -> StackProfile:
 def hostile() -> StackProfile:
     """Return a profile with every name hostile, and a stack of 5,000 frames."""
     frame = Frame(HOSTILE, HOSTILE, 1 << 40, "python", HOSTILE, HOSTILE, (1 << 64) - 1)
-    labels = dict.fromkeys(("pid", "comm", "pod", "gpu_uuid", "kind", "rank", "unknown"), HOSTILE)
+    labels = dict.fromkeys(("pid", "comm", "workload", "pod", "gpu_uuid", "kind", "rank", "unknown"), HOSTILE)
     deep = tuple(Frame(f"f{depth}", "", depth, "python") for depth in range(5_000))
     samples = (StackSample((frame, frame), labels, ((1 << 62), 1)), StackSample(deep, {}, (23, 1)))
     return StackProfile(

@@ -36,10 +36,11 @@ PROFILES = (
     ),
 )
 """Title, type of profile in Pyroscope (name, value, unit, period), unit and description."""
-SELECTOR = '{service_name=~"$service", pid=~"$pid", pod=~"$pod", gpu_uuid=~"$gpu_uuid"}'
+SELECTOR = '{service_name=~"$service", pid=~"$pid", workload=~"$workload", pod=~"$pod", gpu_uuid=~"$gpu_uuid"}'
 TEXTS = (
     ("service", "Service", "accel-exporter"),
     ("pid", "PID", ".*"),
+    ("workload", "Workload", ".*"),
     ("pod", "Pod", ".*"),
     ("gpu_uuid", "GPU", ".*"),
 )

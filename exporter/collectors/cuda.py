@@ -120,7 +120,7 @@ class Cuda(ProbeCollector[Activity]):
         return self.node.stack_profiles.wanted
 
     def _labels_of(self, pid: int, device: int) -> Labels:
-        return {**self.node.processes.labels(pid), **self._on_gpus.last(pid, device)}
+        return {**self.node.processes.named(pid, self.node.workloads.of), **self._on_gpus.last(pid, device)}
 
     @property
     def _bounded(self) -> str:

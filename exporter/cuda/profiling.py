@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Protocol
 
 from exporter.bpf.libbpf import Object
@@ -100,7 +101,7 @@ class CudaProfiling:
             node.communicators,
             node.proc,
             lambda: capture.processes,
-            node.processes.labels,
+            partial(node.processes.named, of_pod=node.workloads.of),
             capture.of_threads,
         )
 

@@ -26,6 +26,10 @@ _AT_ONCE = 1 << 16
 _STAT = re.compile(rb"\) (?:\S+ ){19}([0-9]+) ", re.DOTALL)
 
 
+OfPod = Callable[[str, str], Labels]
+"""Returns the labels of a pod's workload by namespace and name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """The labels of a process; `start_time` in clock ticks after boot (None: it had ended), `pod_uid` from its cgroup.
@@ -77,6 +81,12 @@ class ProcessTable:
         """Return the known process labels of a pid, at least `pid`. Never raises."""
         return self.identity(pid).labels
 
+    def named(self, pid: int, of_pod: OfPod) -> Labels:
+        """Return the known process labels of a pid, with its workload. Never raises."""
+        identity = self.identity(pid)
+        name = _job(identity, of_pod).get("workload")
+        return {**identity.labels, "workload": name} if name else identity.labels
+
     def identity(self, pid: int) -> Identity:
         """Return labels, start time and resource of a pid, as last read while the process lived. Never raises."""
         now = self._now()
@@ -104,7 +114,7 @@ class ProcessTable:
         with self._lock:
             self._known.pop(pid, None)
 
-    def jobs(self, of_pod: Callable[[str, str], Labels] = lambda namespace, pod: {}) -> Iterator[Sample]:
+    def jobs(self, of_pod: OfPod = lambda namespace, pod: {}) -> Iterator[Sample]:
         """Yield container and job of each process that was looked at within five minutes, as far as they are known.
 
         `of_pod` returns the labels of a pod's workload by namespace and name. They count before what the process's
@@ -115,8 +125,7 @@ class ProcessTable:
             recent = takewhile(lambda entry: entry.checked >= since, reversed(self._known.values()))
             known = list(islice((it.identity for it in recent if _has_info(it.identity)), workload.MOST))
         for identity in known:
-            own = of_pod(identity.labels.get("namespace", ""), identity.labels.get("pod", ""))
-            yield workload.INFO.sample(1, {**identity.labels, **workload.in_pod(identity.workload, own)})
+            yield workload.INFO.sample(1, {**identity.labels, **_job(identity, of_pod)})
 
     def _nameless(self, entry: _Entry, now: float) -> bool:
         identity = entry.identity
@@ -164,6 +173,11 @@ class ProcessTable:
 def _whole(environ: bytes) -> bytes:
     """Return an environment block, without its last variable where the block was cut: half a number is another one."""
     return environ if len(environ) < _ENVIRON_BYTES else environ[: environ.rfind(b"\0") + 1]
+
+
+def _job(identity: Identity, of_pod: OfPod) -> Labels:
+    own = of_pod(identity.labels.get("namespace", ""), identity.labels.get("pod", ""))
+    return workload.in_pod(identity.workload, own)
 
 
 def _has_info(identity: Identity) -> bool:

@@ -7,7 +7,7 @@ variable since it started. docs/decisions/0005-attribution.md has the reasons fo
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from exporter import process_memory
@@ -112,6 +112,10 @@ class ProcessesWithGpu:
     def labels(self, pid: int) -> Labels:
         """Return Processes.labels, with gpu and gpu_uuid where these are known."""
         return {**self._processes.labels(pid), **self._process_gpus.last(pid, 0)}
+
+    def named(self, pid: int, of_pod: Callable[[str, str], Labels]) -> Labels:
+        """Return Processes.named, with gpu and gpu_uuid where these are known."""
+        return {**self._processes.named(pid, of_pod), **self._process_gpus.last(pid, 0)}
 
     def forget(self, pid: int) -> None:
         """Forget the process as Processes.forget does."""

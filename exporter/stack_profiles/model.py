@@ -13,7 +13,7 @@ ValueType = tuple[str, str]
 INUSE: tuple[ValueType, ...] = (("inuse_space", "bytes"), ("inuse_objects", "count"))
 ALLOC: tuple[ValueType, ...] = (("alloc_space", "bytes"), ("alloc_objects", "count"))
 LAUNCHES: tuple[ValueType, ...] = (("launches", "count"),)
-LABELS = ("pid", "comm", "pod", "gpu_uuid", "kind", "rank")
+LABELS = ("pid", "comm", "workload", "pod", "gpu_uuid", "kind", "rank")
 """Labels of a sample; one that is not known is missing or empty."""
 KINDS = ("device", "pool", "vmm", "managed", "pinned_host")
 """Values of the label `kind`: how the memory was allocated."""

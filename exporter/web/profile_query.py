@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from multidict import MultiMapping
 
 FORMATS = ("pprof", "collapsed", "speedscope", "rows", "json")
-GROUPS = ("process", "gpu", "pod", "kind", "rank")
-FILTERS = ("pid", "pod", "gpu_uuid")
+GROUPS = ("process", "gpu", "workload", "pod", "kind", "rank")
+FILTERS = ("pid", "workload", "pod", "gpu_uuid")
 MOST_SECONDS = 300
 _MOST_TEXT = 512
 _NUMBERS = {"seconds": MOST_SECONDS, "n": 10**9}

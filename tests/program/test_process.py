@@ -330,6 +330,17 @@ def test_the_job_of_a_process(environ: bytes, expected: dict[str, str]) -> None:
     assert expected == workload.workload(environ)
 
 
+def test_labels_with_the_workload(tmp_path: Path) -> None:
+    """The workload is that of the pod, else that of the variables, and absent where neither is known."""
+    process(tmp_path, environ=SLURM)
+    process(tmp_path, pid=8)
+    table = ProcessTable(tmp_path, tmp_path)
+
+    assert "pretrain" == table.named(7, lambda namespace, pod: {})["workload"]
+    assert "llm" == table.named(7, lambda namespace, pod: {"workload": "llm"})["workload"]
+    assert table.labels(8) == table.named(8, lambda namespace, pod: {})
+
+
 def test_jobs_of_processes(tmp_path: Path) -> None:
     """Each process with a job has one series, for five minutes after the last look at it."""
     process(tmp_path, environ=SLURM)

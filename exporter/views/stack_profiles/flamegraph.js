@@ -2,9 +2,10 @@
 // The flame graph of a profile. Whatever a profile has in it is other people's text: it becomes text nodes only.
 const $ = id => document.getElementById(id);
 const ROW = 20, LEAST_PIXELS = 1.5, MOST_NODES = 20000;
-const GROUPS = {process: l => l.pid && `${l.comm || "?"} (${l.pid})`, gpu: l => l.gpu_uuid, pod: l => l.pod,
-  kind: l => l.kind, rank: l => l.rank};
-const FILTERS = {pid: l => GROUPS.process(l), gpu_uuid: l => l.gpu_uuid, pod: l => l.pod};
+const GROUPS = {process: l => l.pid && `${l.comm || "?"} (${l.pid})`, gpu: l => l.gpu_uuid,
+  workload: l => l.workload, pod: l => l.pod, kind: l => l.kind, rank: l => l.rank};
+const FILTERS = {pid: l => GROUPS.process(l), gpu_uuid: l => l.gpu_uuid, workload: l => l.workload,
+  pod: l => l.pod};
 const state = {now: null, base: null, root: null, focus: [], shown: null};
 
 function amount(value, unit) {

@@ -20,8 +20,16 @@ _PROFILES = {
     "gpu_alloc": "GPU memory allocated since the start",
     "gpu_launches": "kernel launches since the start",
 }
-_GROUPS = {"": "nothing", "process": "process", "gpu": "GPU", "pod": "pod", "kind": "kind of memory", "rank": "rank"}
-_FILTERS = {"pid": "process", "gpu_uuid": "GPU", "pod": "pod"}
+_GROUPS = {
+    "": "nothing",
+    "process": "process",
+    "gpu": "GPU",
+    "workload": "workload",
+    "pod": "pod",
+    "kind": "kind of memory",
+    "rank": "rank",
+}
+_FILTERS = {"pid": "process", "gpu_uuid": "GPU", "workload": "workload", "pod": "pod"}
 _HEADS = (("process", ""), ("GPU", ""), ("allocated at", ""), ("growth", "n"), ("in use", "n"), ("increases", "n"))
 _LINK = '<a id="{0}" href="debug/pprof/gpu_inuse" download>{0}</a>'
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from exporter.stack_profiles.bounds import bounded, labels, printable
 from exporter.stack_profiles.model import Frame, StackProfile, StackSample
 
-BY = {"process": ("comm", "pid"), "gpu": ("gpu_uuid",), "pod": ("pod",), "kind": ("kind",), "rank": ("rank",)}
+_ALONE = ("workload", "pod", "kind", "rank")
+BY = {"process": ("comm", "pid"), "gpu": ("gpu_uuid",), **{label: (label,) for label in _ALONE}}
 """Groups that stacks can be put in, with the labels that identify a group."""
 
 

@@ -124,7 +124,7 @@ def test_formats(served: Served) -> None:
         ("gpu_inuse?gpu_uuid=" + "x" * 513, "gpu_uuid has to be 1 to 512 characters"),
         ("gpu_inuse?format=svg", "format has to be one of pprof, collapsed, speedscope, rows, json"),
         ("gpu_launches?value=inuse_space", "value has to be one of launches"),
-        ("gpu_inuse?by=user", "by has to be one of process, gpu, pod, kind, rank"),
+        ("gpu_inuse?by=user", "by has to be one of process, gpu, workload, pod, kind, rank"),
         ("gpu_inuse?second=5", "there is no parameter 'second'; there are seconds, format"),
     ],
 )

@@ -44,7 +44,14 @@ def test_semicolons_do_not_split_a_frame() -> None:
 def test_groups(by: str) -> None:
     """A sample's group has its labels, and one without has none made up."""
     sample = made_up.inuse().samples[0]
-    expected = {"process": "serve (4711)", "gpu": "GPU-aaaa", "pod": "llm-0", "kind": "device", "rank": "0"}
+    expected = {
+        "process": "serve (4711)",
+        "gpu": "GPU-aaaa",
+        "workload": "llm",
+        "pod": "llm-0",
+        "kind": "device",
+        "rank": "0",
+    }
 
     assert expected[by] == group(sample, by)
     assert f"no {by}" == group(replace(sample, labels={}), by)
