@@ -1,8 +1,10 @@
 """The job that a process belongs to, by the variables that launchers give their processes.
 
 Slurm: https://slurm.schedmd.com/sbatch.html#lbAK and srun.html#lbAJ. torchrun:
-https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables. Open MPI sets OMPI_COMM_WORLD_*, MPICH and
-Intel MPI PMI_*, KubeRay RAY_CLUSTER_NAME.
+https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables. PyTorch with any launcher: MASTER_ADDR and
+MASTER_PORT, https://docs.pytorch.org/docs/stable/distributed.html#environment-variable-initialization. JAX:
+JAX_COORDINATOR_ADDRESS. Open MPI sets OMPI_COMM_WORLD_* and, by PMIx, PMIX_NAMESPACE; MPICH and Intel MPI set PMI_*,
+KubeRay RAY_CLUSTER_NAME.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from exporter.resolve.environment import variable
 INFO = Metric(
     "job.process.info",
     "Always 1: container and job of a process that a collector reports. The job comes from the variables that Slurm, "
-    "torchrun, MPI or Ray set for the process at its start; the process may have changed them, so they prove nothing. "
+    "torchrun, PyTorch, JAX, MPI or Ray read or set, as they were at the process's start; the process may have changed "
+    "them, so they prove nothing. "
     "A label is absent where its variable is not set. Join it on pid. Kept for five minutes after the last look at "
     "the process, for 1,024 processes.",
     Kind.GAUGE,
@@ -57,6 +60,10 @@ _KINDS: Mapping[str, tuple[_Patterns, Mapping[str, _Patterns]]] = {
 """By kind of workload: the variables of its name, and those of further labels. The first kind with a name counts."""
 _UNNAMED = ("", "none")
 """torchrun's name of a run that nobody named is "none"."""
+_ADDRESS, _PORT = _text("MASTER_ADDR"), _number("MASTER_PORT")
+_COORDINATOR, _NAMESPACE = _text("JAX_COORDINATOR_ADDRESS"), _text("PMIX_NAMESPACE")
+_OWN_NODE = re.compile(r"(?:localhost|127\.[0-9.]+|\[?::1\]?|0\.0\.0\.0|\[?::\]?)(?::[0-9]+)?", re.IGNORECASE)
+"""Addresses that are another host's on each node: as a name they would join jobs that have nothing in common."""
 _OF_ANY: Mapping[str, _Patterns] = {
     "rank": _number("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "VLLM_DP_RANK"),
     "world_size": _number("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS", "VLLM_DP_SIZE"),
@@ -83,7 +90,21 @@ def workload(environ: bytes, slurm_job_id: str = "") -> Labels:
             own = {label: value for label, patterns in others.items() if (value := _first(patterns, environ))}
             het = {"het_group": group} if group and kind == "slurm" else {}
             return {"workload": name, "workload_kind": kind, **own, **het, **found}
-    return found
+    return {**_met(environ), **found}
+
+
+def _met(environ: bytes) -> Labels:
+    """Return workload and kind of a job without a name: the place where its ranks meet, equal for all of them."""
+    address, port = _first(_ADDRESS, environ), _first(_PORT, environ)
+    places = (
+        ("pytorch", f"{address[: _LONGEST - 1 - len(port)]}:{port}" if address and port else ""),
+        ("jax", _first(_COORDINATOR, environ)),
+        ("mpi", _first(_NAMESPACE, environ)),
+    )
+    for kind, place in places:
+        if place and not _OWN_NODE.fullmatch(place):
+            return {"workload": place, "workload_kind": kind}
+    return {}
 
 
 def in_pod(own: Labels, of_pod: Labels) -> Labels:
