@@ -18,7 +18,7 @@ import yaml
 from tests.e2e.backend import end, get
 from tests.e2e.incidents.faster import Clock
 from tests.e2e.incidents.generator import Generator
-from tests.e2e.incidents.timelines import MINUTES, Incident
+from tests.e2e.incidents.incident import MINUTES, Incident
 from tests.support import free_port, until
 
 ROOT = Path(__file__).parents[3]

@@ -11,7 +11,8 @@ import pytest
 
 from tests.e2e.incidents.cluster import CONFIG, RULES, Phone, happen
 from tests.e2e.incidents.faster import Clock
-from tests.e2e.incidents.timelines import HEALTHY, INCIDENTS, Incident, Notice
+from tests.e2e.incidents.incident import Incident, Notice
+from tests.e2e.incidents.timelines import HEALTHY, INCIDENTS
 
 CLOCKS = (Clock(60), Clock(20))
 """The second, where the machine stopped for so long in the first that series were absent as in no cluster."""

@@ -2,94 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 
-MINUTES = 60
-"""The length of a timeline."""
-BOOT = "-90000x60"
+from tests.e2e.incidents.cordons import CORDONED, cordoned_node
+from tests.e2e.incidents.everyday import no_incidents
+from tests.e2e.incidents.incident import RUNS, STANDS, Incident, Notice, link_series, node_series, rank_series
+from tests.e2e.incidents.plain_hosts import plain_hosts
+
 NODES = 250
 """Of a job of 2,000 ranks."""
-SELDOM = "4m"
-"""Evaluation interval of rules over 2,000 ranks: at 60 times real time a small machine does no more."""
-
-
-@dataclass(frozen=True)
-class Notice:
-    """An alert that a person hears of until a minute of the timeline; its summary names what is broken."""
-
-    alert: str
-    names: str
-    minute: int
-
-
-@dataclass(frozen=True)
-class Incident:
-    """A timeline. `series` are in promtool's notation: values a minute apart, by series without the label job.
-
-    `pages` and `tickets` are what a person hears of, each once. Nothing else is sent.
-    """
-
-    name: str
-    series: Mapping[str, str]
-    pages: Sequence[Notice] = ()
-    tickets: Sequence[Notice] = ()
-    alone: bool = False
-    """True if a Prometheus has this cluster alone."""
-    large: bool = False
-    """True for a cluster of thousands of ranks: rules are evaluated less often, after the small incidents."""
-
-    @property
-    def evaluated(self) -> str:
-        """Evaluation interval of the rules."""
-        return SELDOM if self.large else "1m"
-
-
-def _node(instance: str, gpus: int = 2, **labels: str) -> dict[str, str]:
-    """A healthy node: up, booted a day ago, its GPUs working and busy."""
-    more = "".join(f',{name}="{value}"' for name, value in labels.items())
-    series = {
-        f'up{{instance="{instance}"{more}}}': "1x60",
-        f'accel_node_boot_timestamp_seconds{{instance="{instance}",boot_id="b"{more}}}': BOOT,
-        f'process_start_time_seconds{{instance="{instance}"{more}}}': BOOT,
-    }
-    for gpu in range(gpus):
-        which = f'instance="{instance}",gpu="{gpu}",gpu_uuid="{instance}-{gpu}"{more}'
-        series |= {
-            f'hw_status{{{which},hw_type="gpu",state="ok"}}': "1x60",
-            f"gpu_recovery_action{{{which}}}": "0x60",
-            f'hw_gpu_utilization_ratio{{{which},task="general"}}': "1x60",
-            f'hw_gpu_info{{{which},name="H100"}}': "1x60",
-        }
-    return series
-
-
-def _ranks(instance: str, pod: str, last: str, gpus: int = 2, in_flight: str = "0x60") -> dict[str, str]:
-    """The ranks of a job on a node, one for each GPU, with the times of their last collective and launch."""
-    series = {}
-    for rank in range(gpus):
-        process = f'instance="{instance}",pid="{1000 + rank}",comm="python3",namespace="ml",pod="{pod}"'
-        gpu = f'gpu="{rank}",gpu_uuid="{instance}-{rank}"'
-        series |= {
-            f"nccl_last_call_timestamp_seconds{{{process},{gpu}}}": last,
-            f"gpu_cuda_last_launch_timestamp_seconds{{{process},{gpu}}}": last,
-            f"nccl_calls_in_flight{{{process},{gpu}}}": in_flight,
-        }
-    return series
-
-
-def _link(instance: str, state: str, used: bool = True, device: str = "mlx5_0", **labels: str) -> dict[str, str]:
-    more = "".join(f',{name}="{value}"' for name, value in labels.items())
-    port = f'instance="{instance}",device="{device}",port="1"{more}'
-    sent = "0+1000000000x60" if used else "0x60"
-    return {
-        f"rdma_link_state{{{port}}}": state,
-        f'rdma_port_io_bytes_total{{{port},direction="transmit"}}': sent,
-    }
-
-
-RUNS = "0+60x60"
-STANDS = "0+60x10 600x50"
 
 
 def _incidents() -> Iterator[Incident]:
@@ -97,7 +18,7 @@ def _incidents() -> Iterator[Incident]:
     pci = f'{gpu},pci_bus_id="0000:3B:00.0"'
     lost: dict[str, str] = {}
     for number in range(8):
-        lost |= _node(f"n{number}", gpus=8) | _ranks(f"n{number}", f"train-{number}", STANDS, gpus=8)
+        lost |= node_series(f"n{number}", gpus=8) | rank_series(f"n{number}", f"train-{number}", STANDS, gpus=8)
     lost |= {
         f'gpu_xid_last_timestamp_seconds{{{pci},xid="79",action="RESTART_BM"}}': "_x10 600x50",
         f'hw_status{{{gpu},hw_type="gpu",state="ok"}}': "1x10 0x50",
@@ -135,12 +56,12 @@ def _incidents() -> Iterator[Incident]:
     switch: dict[str, str] = {}
     for number in range(NODES):
         leaf = number // 32
-        switch |= _link(f"n{number}", "4x20 1x15 4x25" if leaf == 1 else "4x60", switch=f"leaf{leaf}")
+        switch |= link_series(f"n{number}", "4x20 1x15 4x25" if leaf == 1 else "4x60", switch=f"leaf{leaf}")
     yield Incident("leaf-switch-reboots", switch, (Notice("SwitchSuspected", "leaf1", 32),))
 
     yield from _topology()
 
-    flaps = _link("n1", "4x10 " + "1 1 4 4 " * 8 + "4x18")
+    flaps = link_series("n1", "4x10 " + "1 1 4 4 " * 8 + "4x18")
     yield Incident("link-flaps", flaps, (Notice("RdmaLinkDown", "on n1.", 26),))
 
     thermal: dict[str, str] = {}
@@ -151,7 +72,7 @@ def _incidents() -> Iterator[Incident]:
     yield Incident("rack-is-hot", thermal, (), (Notice("GpuThermalSlowdown", "slowed down by heat on n", 28),))
 
     process = 'instance="n1",pid="7",namespace="ml",pod="train-0",api_layer="driver",api="cuCtxSynchronize"'
-    contained = _node("n1") | {
+    contained = node_series("n1") | {
         f'gpu_cuda_api_last_error_timestamp_seconds{{{process},code="214"}}': "_x10 600x50",
         f'gpu_xid_last_timestamp_seconds{{{pci},xid="94",action="RESTART_APP"}}': "_x10 600x50",
         f'gpu_xid_bursts_total{{{pci},xid="94",action="RESTART_APP"}}': "_x10 1x50",
@@ -173,14 +94,14 @@ def _topology() -> Iterator[Incident]:
     """Yield incidents of links with switches that only the exporter knows: no target has a label of them."""
     leaf: dict[str, str] = {}
     for number in range(8):
-        leaf |= _link(f"n{number}", "4x20 1x15 4x25" if number < 4 else "4x60")
+        leaf |= link_series(f"n{number}", "4x20 1x15 4x25" if number < 4 else "4x60")
         leaf |= {f'accel_node_topology_info{{instance="n{number}",leaf="leaf{number // 4}"}}': "1x60"}
     yield Incident("leaf-of-the-topology-reboots", leaf, (Notice("SwitchSuspected", "leaf0", 32),))
 
-    rails = _node("n1")
+    rails = node_series("n1")
     for number in range(8):
         device = f"mlx5_{number}"
-        rails |= _link("n1", "4x10 1x50", device=device) | _link("n2", "4x60", device=device)
+        rails |= link_series("n1", "4x10 1x50", device=device) | link_series("n2", "4x60", device=device)
         for node in ("n1", "n2"):
             rails |= {f'rdma_device_topology_info{{instance="{node}",device="{device}",leaf="leaf{number}"}}': "1x60"}
     yield Incident("node-loses-the-links-of-all-rails", rails, (Notice("RdmaLinkDown", "on n1.", 22),))
@@ -193,7 +114,7 @@ def _large() -> Iterator[Incident]:
     first: dict[str, str] = {}
     for number in range(NODES):
         node, pod = f"n{number}", f"train-worker-{number}"
-        hang |= _ranks(node, pod, STANDS, gpus=8, in_flight="0x10 1x50")
+        hang |= rank_series(node, pod, STANDS, gpus=8, in_flight="0x10 1x50")
         for rank in range(8):
             process = f'instance="{node}",pid="{1000 + rank}",comm="python3",namespace="ml",pod="{pod}"'
             first |= {f"nccl_calls_in_flight{{{process}}}": "_x5 1x55"}
@@ -210,7 +131,7 @@ def _large() -> Iterator[Incident]:
 
     gpu = 'instance="n1",gpu="1",gpu_uuid="n1-1"'
     xid = f'{gpu},pci_bus_id="0000:3B:00.0",xid="79",action="RESTART_BM"'
-    lost |= hang | _node("n1", gpus=8) | {f"gpu_xid_last_timestamp_seconds{{{xid}}}": "_x10 600x50"}
+    lost |= hang | node_series("n1", gpus=8) | {f"gpu_xid_last_timestamp_seconds{{{xid}}}": "_x10 600x50"}
     lost |= {f'hw_status{{{gpu},hw_type="gpu",state="ok"}}': "1x10 0x50"}
     lost |= {f'hw_status{{{gpu},hw_type="gpu",state="lost"}}': "0x10 1x50"}
     yield Incident(
@@ -235,7 +156,7 @@ def _degraded() -> Iterator[Incident]:
     """Yield incidents that cost speed or redundancy, and can wait until the morning."""
     slow: dict[str, str] = {}
     for number in range(4):
-        slow |= _node(f"n{number}") | _ranks(f"n{number}", f"train-{number}", RUNS)
+        slow |= node_series(f"n{number}") | rank_series(f"n{number}", f"train-{number}", RUNS)
         for rank in range(2):
             late = (number, rank) == (2, 1)
             gpu = f'instance="n{number}",gpu="{rank}",gpu_uuid="n{number}-{rank}"'
@@ -257,16 +178,16 @@ def _degraded() -> Iterator[Incident]:
 def _hardware() -> Iterator[Incident]:
     """Devices that fail, one kind each."""
     switch = 'instance="n1",pci_bus_id="0000:C1:00.0",sxid="24007",severity="fatal",category="nvswitch"'
-    series = _node("n1", gpus=8) | {f"gpu_sxid_last_timestamp_seconds{{{switch}}}": "_x10 600x50"}
+    series = node_series("n1", gpus=8) | {f"gpu_sxid_last_timestamp_seconds{{{switch}}}": "_x10 600x50"}
     yield Incident("nvswitch-fails", series, (Notice("NvswitchFatalError", "on n1.", 19),))
 
     nic = 'instance="n1",category="nic",component="0000:18:00.0"'
-    series = _node("n1") | _link("n1", "4x10 1x50") | _link("n1", "4x60", device="mlx5_1")
+    series = node_series("n1") | link_series("n1", "4x10 1x50") | link_series("n1", "4x60", device="mlx5_1")
     series |= {f'accel_node_fault_last_timestamp_seconds{{{nic},signal="nic_health_compromised"}}': "_x10 600x50"}
     yield Incident("nic-fails", series, (Notice("NicFault", "on n1.", 19),))
 
     port = 'instance="n1",device="mlx5_0",port="1"'
-    storm = _node("n1") | {
+    storm = node_series("n1") | {
         f'rdma_pfc_pause_storms_total{{{port},severity="error"}}': "0x10 0+3x50",
         f'rdma_pfc_pause_time_seconds_total{{{port},priority="3",direction="sent"}}': "0x10 0+30x50",
     }
@@ -287,17 +208,17 @@ def _hardware() -> Iterator[Incident]:
 
     seven: dict[str, str] = {}
     for number in range(3):
-        seven |= _node(f"n{number}", gpus=7 if number == 1 else 8)
+        seven |= node_series(f"n{number}", gpus=7 if number == 1 else 8)
         seven |= {f'accel_node_devices_expected{{instance="n{number}",kind="gpu"}}': "8x60"}
     yield Incident("node-boots-with-seven-gpus", seven, (), (Notice("DevicesMissing", "on n1: 1 of kind gpu", 43),))
 
     gpu = 'instance="n1",gpu="1",gpu_uuid="n1-1"'
-    remap = _node("n1") | {f"gpu_memory_row_remap_failure{{{gpu}}}": "0x10 1x50"}
+    remap = node_series("n1") | {f"gpu_memory_row_remap_failure{{{gpu}}}": "0x10 1x50"}
     yield Incident("spare-rows-are-used-up", remap, (), (Notice("GpuRowRemapFailed", "GPU 1 out of", 28),))
 
     width = 'accel_node_pci_link_width{instance="n1",pci_bus_id="0000:3b:00.0",kind="gpu"}'
     yield Incident(
-        "slot-loses-lanes", _node("n1") | {width: "16x10 8x50"}, (), (Notice("PcieLinkDegraded", "on n1.", 32),)
+        "slot-loses-lanes", node_series("n1") | {width: "16x10 8x50"}, (), (Notice("PcieLinkDegraded", "on n1.", 32),)
     )
 
 
@@ -317,7 +238,7 @@ def _blind() -> Iterator[Incident]:
     service = 'accel_node_service_running{instance="n1",service="fabricmanager"}'
     yield Incident(
         "fabric-manager-stops",
-        _node("n1", gpus=8) | {service: "1x10 0x50"},
+        node_series("n1", gpus=8) | {service: "1x10 0x50"},
         (),
         (Notice("GpuServiceDown", "fabricmanager not running on n1.", 37),),
     )
@@ -330,149 +251,11 @@ def _blind() -> Iterator[Incident]:
         'hw_status{instance="n1",gpu="0",gpu_uuid="u",hw_type="gpu",state="ok"}': "1x10 stale",
     }
     # Cordoned until minute 30: the page comes with the second group_interval after that at the latest.
-    cordoned = _cordoned("1x30 0x30")
+    cordoned = cordoned_node("1x30 0x30")
     yield Incident("cordon-ends-before-the-repair", cordoned, (Notice("GpuLost", f"on {CORDONED}.", 55),), alone=True)
 
     yield Incident("gpus-stay-released", released, (), (Notice("AccelExporterGpusReleased", "on n1.", 37),))
 
 
-CORDONED = "10.0.0.1:19445"
-"""The exporter's instance on a node of Kubernetes, its pod's address and port."""
-
-
-def _broken(instance: str) -> dict[str, str]:
-    """A node of which a GPU, a NIC and the fabric manager fail in minute 10."""
-    gpu = f'instance="{instance}",gpu="1",gpu_uuid="{instance}-1"'
-    xid = f'{gpu},pci_bus_id="0000:3B:00.0",xid="79",action="RESTART_BM"'
-    nic = f'instance="{instance}",category="nic",component="0000:18:00.0",signal="nic_health_compromised"'
-    return _node(instance) | {
-        f"gpu_xid_last_timestamp_seconds{{{xid}}}": "_x10 600x50",
-        f'hw_status{{{gpu},hw_type="gpu",state="ok"}}': "1x10 0x50",
-        f"accel_node_fault_last_timestamp_seconds{{{nic}}}": "_x10 600x50",
-        f'accel_node_service_running{{instance="{instance}",service="fabricmanager"}}': "1x10 0x50",
-    }
-
-
-def _cordoned(unschedulable: str) -> dict[str, str]:
-    """A node of Kubernetes with a lost GPU, as it and kube-state-metrics show it."""
-    gpu = f'instance="{CORDONED}",gpu="1",gpu_uuid="{CORDONED}-1"'
-    xid = f'{gpu},pci_bus_id="0000:3B:00.0",xid="79",action="RESTART_BM"'
-    pod = 'namespace="accel-exporter",pod="accel-exporter-x7k2p",node="gpu-1",pod_ip="10.0.0.1"'
-    return _node(CORDONED) | {
-        f"kube_pod_info{{{pod}}}": "1x60",
-        'kube_node_spec_unschedulable{node="gpu-1"}': unschedulable,
-        f"gpu_xid_last_timestamp_seconds{{{xid}}}": "_x10 600x50",
-        f'hw_status{{{gpu},hw_type="gpu",state="ok"}}': "1x10 0x50",
-    }
-
-
-def _no_incidents() -> Iterator[Incident]:
-    """Yield everyday events, which page nobody."""
-    report = 'accel_node_report_timestamp_seconds{instance="n1",category="host_maintenance",component="provider"}'
-    yield Incident("node-in-maintenance-is-taken-apart", _broken("n1") | _node("n0") | {report: "_x5 600x55"})
-
-    shutdown = 'accel_node_shutdown_timestamp_seconds{instance="n1",mode="poweroff"}'
-    yield Incident("node-breaks-before-its-shutdown", _broken("n1") | _node("n0") | {shutdown: "_x5 7200x55"})
-
-    yield Incident("cordoned-node-is-taken-apart", _cordoned("1x60") | _broken(CORDONED), alone=True)
-
-    ranks: dict[str, str] = {}
-    for number in range(NODES):
-        ranks |= _ranks(f"n{number}", f"train-worker-{number}", "0+60x10 600x10 1260+60x40", gpus=8)
-    yield Incident("checkpoint-of-2000-ranks", ranks, alone=True, large=True)
-
-    abort: dict[str, str] = {}
-    for number in range(NODES):
-        process = f'instance="n{number}",pid="7",comm="python3",namespace="ml",pod="train-{number}"'
-        crash = f'instance="n{number}",category="software_bug",component="python3",signal="process_sigabrt"'
-        abort |= _node(f"n{number}", gpus=0) | {
-            f'nccl_last_error_timestamp_seconds{{{process},api="ncclAllReduce",code="6"}}': "_x10 600x5",
-            f'gpu_cuda_api_last_error_timestamp_seconds{{{process},api_layer="driver",code="710"}}': "_x10 600x5",
-            f"accel_node_fault_last_timestamp_seconds{{{crash}}}": "_x10 600x50",
-        }
-    yield Incident("nan-abort", abort)
-
-    process = 'instance="n1",pid="7",comm="python3",namespace="ml",pod="jax-0"'
-    retry = f'gpu_cuda_api_last_error_timestamp_seconds{{{process},api_layer="driver",api="cuMemAlloc_v2",code="2"}}'
-    yield Incident("jax-tries-memory", {retry: "_x10 600x50"})
-
-    boot = {
-        'up{instance="n1"}': "1x20 0x4 1x36",
-        'accel_node_boot_timestamp_seconds{instance="n1",boot_id="b"}': "-90000x20 _x4 1400x36",
-        'accel_node_shutdown_timestamp_seconds{instance="n1",mode="reboot"}': "_x10 1260x10 _x40",
-        'accel_node_cpus_online{instance="n1"}': "128x20 _x4 128x36",
-        'rdma_link_state{instance="n1",device="mlx5_0",port="1"}': "4x20 _x4 1 4x35",
-        'rdma_port_io_bytes_total{instance="n1",device="mlx5_0",port="1",direction="transmit"}': "0+1e9x20 _x40",
-        'hw_status{instance="n1",gpu="0",gpu_uuid="u",hw_type="gpu",state="ok"}': "1x20 _x4 1x36",
-    }
-    yield Incident("node-is-drained-and-reboots", boot)
-
-    save = "0+60x10 600x10 1260+60x40"
-    others = _node("n1") | _ranks("n1", "train-0", save)
-    yield Incident("checkpoint-of-ten-minutes", others)
-
-    # Rank 0 evaluates for twelve minutes; the others wait for it in a collective, their GPUs busy in its kernel.
-    evaluation = (
-        _node("n1") | _node("n2") | _ranks("n2", "train-1", "0+60x20 1200x12 1980+60x27", in_flight="0x20 1x12 0x28")
-    )
-    evaluation |= _ranks("n1", "train-0", "0+60x20 1200x12 1980+60x27")
-    for name in evaluation:
-        if 'pod="train-0"' in name and 'pid="1000"' in name and name.startswith("gpu_cuda_last_launch"):
-            evaluation[name] = "0+60x60"
-    yield Incident("rank-0-evaluates", evaluation)
-
-    idle = {name: "0x60" if "utilization" in name else values for name, values in _node("n1").items()}
-    yield Incident("server-without-requests", idle | _ranks("n1", "vllm-0", "0x60"))
-
-    cables = _link("n1", "4x60") | _link("n1", "1x60", used=False, device="mlx5_7")
-    yield Incident("ports-without-cable", cables)
-
-    upgrade: dict[str, str] = {}
-    for number in range(3):
-        before = 5 + 10 * number
-        upgrade |= {
-            f'up{{instance="n{number}"}}': f"1x{before} 0 1x{59 - before}",
-            f'process_start_time_seconds{{instance="n{number}"}}': f"-9000x{before} _ {60 * before}x{59 - before}",
-            f'hw_status{{instance="n{number}",gpu="0",gpu_uuid="u{number}",hw_type="gpu",state="ok"}}': (
-                f"1x{before} stale 1x{59 - before}"
-            ),
-        }
-    yield Incident("exporters-are-upgraded", upgrade)
-
-    driver = {
-        'accel_exporter_nvml_released{instance="n1"}': "0x10 1x10 0x40",
-        'hw_status{instance="n1",gpu="0",gpu_uuid="u",hw_type="gpu",state="ok"}': "1x10 stale _x9 1x40",
-        'accel_exporter_collector_available{instance="n1",collector="nvml"}': "1x12 0x6 1x42",
-    }
-    yield Incident("driver-is-upgraded", driver)
-
-    yield Incident("mig-is-reconfigured", _reconfigured())
-
-    yield Incident("job-is-preempted", _node("n1") | _ranks("n1", "train-0", "0+60x20 stale"))
-
-
-def _reconfigured() -> dict[str, str]:
-    """A node of three is drained, MIG switched on, its GPUs reset and cut into devices."""
-    series: dict[str, str] = {}
-    for number in range(3):
-        what = f'instance="n{number}",gpu="0",gpu_uuid="n{number}-0"'
-        info = f'hw_gpu_info{{{what},name="H100",driver_version="580",vbios="96",board_part_number="900",mig="'
-        mine = number == 1
-        series |= {
-            f'{info}disabled"}}': "1x10 stale" if mine else "1x60",
-            f'hw_status{{{what},hw_type="gpu",state="ok"}}': "1x10 stale _x4 1x45" if mine else "1x60",
-            f'gpu_nvlink_link_up{{{what},link="0"}}': "1x10 0x49" if mine else "1x60",
-            f'gpu_allocation_info{{{what},pod="train-{number}",namespace="ml"}}': "1x5 stale" if mine else "1x60",
-            f'accel_exporter_nvml_released{{instance="n{number}"}}': "0x10 1x4 0x46" if mine else "0x60",
-        }
-    gpu = 'instance="n1",gpu="0",gpu_uuid="n1-0"'
-    series[
-        f'hw_gpu_info{{{gpu},name="H100",driver_version="580",vbios="96",board_part_number="900",mig="enabled"}}'
-    ] = "_x15 1x45"
-    for device in range(7):
-        series[f'gpu_mig_info{{{gpu},mig_uuid="MIG-{device}",profile="1g.10gb"}}'] = "_x16 1x44"
-    return series
-
-
-INCIDENTS = tuple(_incidents())
-HEALTHY = tuple(_no_incidents())
+INCIDENTS = (*_incidents(), *plain_hosts())
+HEALTHY = tuple(no_incidents())

@@ -1,0 +1,34 @@
+"""Nodes on which devices fail while they are in maintenance or cordoned."""
+
+from __future__ import annotations
+
+from tests.e2e.incidents.incident import node_series
+
+CORDONED = "10.0.0.1:19445"
+"""The exporter's instance on a node of Kubernetes, its pod's address and port."""
+
+
+def broken_node(instance: str) -> dict[str, str]:
+    """A node of which a GPU, a NIC and the fabric manager fail in minute 10."""
+    gpu = f'instance="{instance}",gpu="1",gpu_uuid="{instance}-1"'
+    xid = f'{gpu},pci_bus_id="0000:3B:00.0",xid="79",action="RESTART_BM"'
+    nic = f'instance="{instance}",category="nic",component="0000:18:00.0",signal="nic_health_compromised"'
+    return node_series(instance) | {
+        f"gpu_xid_last_timestamp_seconds{{{xid}}}": "_x10 600x50",
+        f'hw_status{{{gpu},hw_type="gpu",state="ok"}}': "1x10 0x50",
+        f"accel_node_fault_last_timestamp_seconds{{{nic}}}": "_x10 600x50",
+        f'accel_node_service_running{{instance="{instance}",service="fabricmanager"}}': "1x10 0x50",
+    }
+
+
+def cordoned_node(unschedulable: str) -> dict[str, str]:
+    """A node of Kubernetes with a lost GPU, as it and kube-state-metrics show it."""
+    gpu = f'instance="{CORDONED}",gpu="1",gpu_uuid="{CORDONED}-1"'
+    xid = f'{gpu},pci_bus_id="0000:3B:00.0",xid="79",action="RESTART_BM"'
+    pod = 'namespace="accel-exporter",pod="accel-exporter-x7k2p",node="gpu-1",pod_ip="10.0.0.1"'
+    return node_series(CORDONED) | {
+        f"kube_pod_info{{{pod}}}": "1x60",
+        'kube_node_spec_unschedulable{node="gpu-1"}': unschedulable,
+        f"gpu_xid_last_timestamp_seconds{{{xid}}}": "_x10 600x50",
+        f'hw_status{{{gpu},hw_type="gpu",state="ok"}}': "1x10 0x50",
+    }
