@@ -1,7 +1,7 @@
 # Every target is one that CI runs too. `make` alone lists them.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: rules help setup setup-dev fetch objects standins standins-demo as-root demo run clean docs site dashboard-images bench image image-check lock fresh-check test-all manifests
+.PHONY: rules release help setup setup-dev fetch objects standins standins-demo as-root demo run clean docs site dashboard-images bench image image-check lock fresh-check test-all manifests
 .PHONY: check check-lint check-words check-format check-types check-bpf check-rules test test-unit test-bpf test-e2e test-verbs-providers test-dashboards test-gpu test-nccl-wheels test-rdma test-real test-kernels test-drivers test-backends fault-table
 
 # Debian keeps depmod and debootstrap where users without root do not look.
@@ -19,6 +19,7 @@ WORKERS := -n $(shell PATH="$(PATH)"; n=$$(nproc); echo $$((n < 8 ? n + 2 : 10))
 BPF_SOURCES = $(wildcard bpf/*.[ch] bpf/*/*.[ch])
 RULES = $(filter-out %.test.yaml,$(wildcard alerts/*.yaml))
 RULES_FOLDER = build/alerts
+RELEASE_FOLDER = build/release
 VALUES = deploy/rules.yaml
 RULES_CHECKED = $(RULES:alerts/%.yaml=build/rules/%)
 
@@ -127,10 +128,13 @@ site: .venv/.dev ## docs/ as a site, in build/site; a broken link is an error
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/mkdocs build --strict --quiet && echo "build/site/index.html"
 
 rules: .venv/.dev ## alerts/ as one file, build/alerts/accel-exporter.yaml, with what VALUES=deploy/rules.yaml changes and links by RUNBOOKS=URL and GRAFANA=URL
-	@RUNBOOKS="$(RUNBOOKS)" GRAFANA="$(GRAFANA)" deploy/rules.sh $(RULES_FOLDER)/accel-exporter.yaml $(VALUES)
+	@RUNBOOKS="$(RUNBOOKS)" RUNBOOK_SUFFIX="$(RUNBOOK_SUFFIX)" GRAFANA="$(GRAFANA)" deploy/rules.sh $(RULES_FOLDER)/accel-exporter.yaml $(VALUES)
 
 manifests: .venv/.dev ## write deploy/kubernetes/ from the chart
 	@deploy/manifests.sh deploy/kubernetes
+
+release: .venv/.dev ## rules, chart, manifests and site of VERSION=1.0.0, in build/release, with links to RUNBOOKS=URL (docs/release.md)
+	@VERSION="$(VERSION)" RUNBOOKS="$(RUNBOOKS)" RUNBOOK_SUFFIX="$(RUNBOOK_SUFFIX)" GRAFANA="$(GRAFANA)" deploy/release.sh $(RELEASE_FOLDER)
 
 dashboard-images: setup-dev ## draw docs/images/dashboard-*.png from a node where everything happens (root, BPF)
 	@$(VENV)/python -m tests.e2e.scene docs/images

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Writes deploy/kubernetes/ from the chart: what it gives with its default values, and the rules as a PrometheusRule.
-# Usage: manifests.sh FOLDER
+# Usage: manifests.sh FOLDER; CHART is another folder of the chart.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=${1:?usage: manifests.sh FOLDER}
@@ -16,7 +16,7 @@ render() {
     [ $# -eq 0 ] || shift
     {
         echo "# Written by \`make manifests\` from deploy/helm/accel-exporter; do not edit."
-        .venv/bin/helm template accel-exporter deploy/helm/accel-exporter --namespace accel-exporter "${options[@]}" "$@" \
+        .venv/bin/helm template accel-exporter "${CHART:-deploy/helm/accel-exporter}" --namespace accel-exporter "${options[@]}" "$@" \
             2> >(grep -v 'found symbolic link' >&2) | sed '/^# Source:/d'
     } >"$folder/$file"
 }

@@ -59,6 +59,14 @@ def test_links(tmp_path: Path, end: str) -> None:
         assert not {"runbook", "dashboard"} & {*rule["annotations"]}
 
 
+def test_links_to_a_site(tmp_path: Path) -> None:
+    """Pages of the site that `make site` builds have another suffix than those of the source tree."""
+    links = ("RUNBOOKS=https://example.com/runbooks.md", "RUNBOOK_SUFFIX=.html")
+    found = by_name(rules(tmp_path, "", *links))
+    wanted = {it: f"https://example.com/runbooks.md/{it.lower()}.html" for it in ALERTS}
+    assert wanted == {it: rule["annotations"]["runbook_url"] for it, rule in found.items()}
+
+
 def test_a_path_is_no_link(tmp_path: Path) -> None:
     """Without a known address an alert has a path, under a name that no notification makes a link of."""
     for rule in [*ALERTS.values(), *by_name(rules(tmp_path)).values()]:

@@ -38,7 +38,7 @@ under Mitigation change the node.
 The annotations `runbook` and `dashboard` of an alert are paths: in docs/, and in Grafana with the dashboard's variables
 set to the alert's labels. With the addresses of both they are `runbook_url` and `dashboard_url`, which lead there from
 a notification: `prometheusRule.runbooks` and `prometheusRule.grafana` of the chart, RUNBOOKS=URL and GRAFANA=URL of
-`make rules`.
+`make rules`. The rules, the chart and the manifests of [a release](release.md) have the address of its runbooks.
 
 Load the files with `rule_files` of Prometheus, or set `prometheusRule.enabled` of the
 [chart](deployment.md). They work unedited if the scrape job is called `accel-exporter`. What to adapt: the addresses of
