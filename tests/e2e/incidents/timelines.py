@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tests.e2e.incidents.cordons import CORDONED, cordoned_node
 from tests.e2e.incidents.everyday import no_incidents
 from tests.e2e.incidents.incident import RUNS, STANDS, Incident, Notice, link_series, node_series, rank_series
-from tests.e2e.incidents.plain_hosts import plain_hosts
+from tests.e2e.incidents.jobs import jobs
 
 NODES = 250
 """Of a job of 2,000 ranks."""
@@ -124,7 +124,7 @@ def _large() -> Iterator[Incident]:
     yield Incident(
         "job-of-2000-ranks-hangs",
         hang,
-        (Notice("NcclHang", "Workload train-worker ", 55),),
+        (Notice("NcclHang", "Workload train ", 55),),
         alone=True,
         large=True,
     )
@@ -137,7 +137,7 @@ def _large() -> Iterator[Incident]:
     yield Incident(
         "gpu-of-2000-off-the-bus",
         lost,
-        (Notice("GpuLost", "on n1.", 30), Notice("NcclHang", "Workload train-worker ", 55)),
+        (Notice("GpuLost", "on n1.", 30), Notice("NcclHang", "Workload train ", 55)),
         (Notice("RdmaRetriesExceeded", "(mlx5_0)", 38),),
         alone=True,
         large=True,
@@ -146,7 +146,7 @@ def _large() -> Iterator[Incident]:
     yield Incident(
         "hang-in-init-of-2000-ranks",
         first,
-        (Notice("NcclInitHang", "Workload train-worker ", 52),),
+        (Notice("NcclInitHang", "Workload train ", 52),),
         alone=True,
         large=True,
     )
@@ -257,5 +257,5 @@ def _blind() -> Iterator[Incident]:
     yield Incident("gpus-stay-released", released, (), (Notice("AccelExporterGpusReleased", "on n1.", 37),))
 
 
-INCIDENTS = (*_incidents(), *plain_hosts())
+INCIDENTS = (*_incidents(), *jobs())
 HEALTHY = tuple(no_incidents())

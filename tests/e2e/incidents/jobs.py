@@ -1,4 +1,4 @@
-"""Incidents of jobs on hosts without Kubernetes and Slurm, started by torchrun, MPI or ssh: one page for a job."""
+"""Incidents of jobs by how they were started, by torchrun, MPI or ssh or as resources of Kubernetes: one page each."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ RANKS = 8
 """Of a node."""
 
 
-def _named(instance: str, workload: str, kind: str, rank: int, pid: str = "") -> dict[str, str]:
+def _named(instance: str, workload: str, kind: str, rank: int, pid: str = "", pod: str = "") -> dict[str, str]:
     """Series of a rank with the job of its launcher's variables; no pid with the profile fleet."""
     process = f'instance="{instance}"' + (f',pid="{pid}",comm="python3"' if pid else "")
+    process += f',namespace="ml",pod="{pod}"' if pod else ""
     job = f'workload="{workload}",workload_kind="{kind}",rank="{rank}",world_size="{NODES * RANKS}"'
     return {f"job_process_info{{{process},{job}}}": "1x60"}
 
@@ -32,8 +33,14 @@ def _communicators(number: int) -> dict[str, str]:
     return series
 
 
-def plain_hosts() -> Iterator[Incident]:
-    """Yield the incidents."""
+def jobs() -> Iterator[Incident]:
+    """Yield all incidents."""
+    yield from _plain_hosts()
+    yield from _pods()
+
+
+def _plain_hosts() -> Iterator[Incident]:
+    """Yield incidents of jobs without Kubernetes and Slurm."""
     waiting = "0x10 1x50"
     torchrun: dict[str, str] = {}
     ssh: dict[str, str] = {}
@@ -74,3 +81,26 @@ def plain_hosts() -> Iterator[Incident]:
         lost,
         (Notice("GpuLost", "on n1.", 19), Notice("NcclRankMissing", "1 ranks missing", 35)),
     )
+
+
+def _pods() -> Iterator[Incident]:
+    """Yield incidents of jobs that have several kinds of pods, and of one of which a rank has started again."""
+    waiting = "0x10 1x50"
+    pytorch: dict[str, str] = {}
+    sets: dict[str, str] = {}
+    again: dict[str, str] = {}
+    for number in range(NODES):
+        node = f"n{number}"
+        pytorch |= rank_series(node, f"llama-worker-{number - 1}" if number else "llama-master-0", STANDS, 2, waiting)
+        pod = f"vision-trainers-0-{number}-x7k2p" if number else "vision-driver-0-0-b5c6d"
+        sets |= rank_series(node, pod, STANDS, 2, waiting)
+        for local in range(2):
+            sets |= _named(node, "vision", "jobset", 2 * number + local, str(1000 + local), pod)
+        if number:
+            again |= rank_series(node, f"train-worker-{number}", STANDS, 2, waiting)
+    again |= {
+        'nccl_calls_in_flight{instance="n0",pid="7",comm="python3",namespace="ml",pod="train-worker-0"}': "_x12 1x48"
+    }
+    yield Incident("pytorchjob-hangs", pytorch, (Notice("NcclHang", "Workload llama ", 34),))
+    yield Incident("jobset-hangs", sets, (Notice("NcclHang", "Workload vision ", 34),))
+    yield Incident("rank-starts-again-during-a-hang", again, (Notice("NcclHang", "Workload train ", 34),))
