@@ -98,6 +98,16 @@ def test_forms_of_histograms(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", MONITORS)
+def test_the_instance_is_the_node(kind: str) -> None:
+    """The monitor has the node's name as instance, by which cordoned.yaml keeps back the alerts of a cordoned node."""
+    [monitor] = [it for it in template(MONITORS[kind]) if it["kind"] == kind]
+    [endpoint] = monitor["spec"].get("podMetricsEndpoints") or monitor["spec"]["endpoints"]
+    assert {"sourceLabels": ["__meta_kubernetes_pod_node_name"], "targetLabel": "instance"} in endpoint["relabelings"]
+    [rule] = yaml.safe_load((ROOT / "deploy/alertmanager/cordoned.yaml").read_text())["groups"][0]["rules"]
+    assert '"instance", "$1", "node", "(.+)")' in rule["expr"]
+
+
+@pytest.mark.parametrize("kind", MONITORS)
 def test_another_telemetry_path(kind: str) -> None:
     """Prometheus scrapes the path at which the exporter serves."""
     [monitor] = [it for it in template("config: {web: {telemetry-path: /m}}\n" + MONITORS[kind]) if it["kind"] == kind]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.e2e.incidents.incident import node_series
 
-CORDONED = "10.0.0.1:19445"
-"""The exporter's instance on a node of Kubernetes, its pod's address and port."""
+CORDONED = "gpu-1"
+"""The exporter's instance on a node of Kubernetes: the node's name, as the chart's monitors set it."""
 
 
 def broken_node(instance: str) -> dict[str, str]:
@@ -25,10 +25,8 @@ def cordoned_node(unschedulable: str) -> dict[str, str]:
     """A node of Kubernetes with a lost GPU, as it and kube-state-metrics show it."""
     gpu = f'instance="{CORDONED}",gpu="1",gpu_uuid="{CORDONED}-1"'
     xid = f'{gpu},pci_bus_id="0000:3B:00.0",xid="79",action="RESTART_BM"'
-    pod = 'namespace="accel-exporter",pod="accel-exporter-x7k2p",node="gpu-1",pod_ip="10.0.0.1"'
     return node_series(CORDONED) | {
-        f"kube_pod_info{{{pod}}}": "1x60",
-        'kube_node_spec_unschedulable{node="gpu-1"}': unschedulable,
+        f'kube_node_spec_unschedulable{{instance="10.0.0.9:8080",node="{CORDONED}"}}': unschedulable,
         f"gpu_xid_last_timestamp_seconds{{{xid}}}": "_x10 600x50",
         f'hw_status{{{gpu},hw_type="gpu",state="ok"}}': "1x10 0x50",
     }

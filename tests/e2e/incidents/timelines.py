@@ -181,6 +181,26 @@ def _hardware() -> Iterator[Incident]:
     series = node_series("n1", gpus=8) | {f"gpu_sxid_last_timestamp_seconds{{{switch}}}": "_x10 600x50"}
     yield Incident("nvswitch-fails", series, (Notice("NvswitchFatalError", "on n1.", 19),))
 
+    job = {name: values for name, values in series.items()}
+    for number in range(3):
+        if number != 1:
+            job |= node_series(f"n{number}", gpus=8)
+        job |= rank_series(f"n{number}", f"train-worker-{number}", STANDS, gpus=8, in_flight="0x10 1x50")
+    for gpu in range(8):
+        which = f'instance="n1",gpu="{gpu}",gpu_uuid="n1-{gpu}"'
+        xid = f'{which},pci_bus_id="0000:{gpu}B:00.0",xid="74",action="RESET_GPU"'
+        job |= {
+            f"gpu_xid_last_timestamp_seconds{{{xid}}}": "_x11 660x49",
+            f'hw_status{{{which},hw_type="gpu",state="ok"}}': "1x12 0x48",
+            f'hw_status{{{which},hw_type="gpu",state="failed"}}': "0x12 1x48",
+            f"gpu_recovery_action{{{which}}}": "0x12 1x48",
+        }
+    yield Incident(
+        "nvswitch-fails-during-a-job",
+        job,
+        (Notice("NvswitchFatalError", "on n1.", 19), Notice("NcclHang", "Workload train ", 34)),
+    )
+
     nic = 'instance="n1",category="nic",component="0000:18:00.0"'
     series = node_series("n1") | link_series("n1", "4x10 1x50") | link_series("n1", "4x60", device="mlx5_1")
     series |= {f'accel_node_fault_last_timestamp_seconds{{{nic},signal="nic_health_compromised"}}': "_x10 600x50"}
