@@ -34,7 +34,10 @@ Words in capitals in the commands of a runbook (NODE, GPU, PID) are yours to rep
 infiniband-diags, ethtool, pciutils, mstflint (`mstlink` is `mlxlink` in NVIDIA's MFT), ipmitool, rasdaemon, edac-utils,
 smartmontools, nvme-cli, nfs-common, rpcbind, lm-sensors, psmisc; and those of NVIDIA's driver, of DCGM and of PyPI
 (py-spy). Of lines with the comments Kubernetes and Slurm one is yours. Commands under Diagnosis only look; commands
-under Mitigation change the node.
+under Mitigation change the node. `localhost:19445` is the exporter of the node that the alert names. In Kubernetes
+without the chart's `hostNetwork` it answers there after `kubectl -n accel-exporter port-forward POD 19445`; `kubectl -n
+accel-exporter get pods -o wide` has the POD of the node.
+
 The annotations `runbook` and `dashboard` of an alert are paths: in docs/, and in Grafana with the dashboard's variables
 set to the alert's labels. With the addresses of both they are `runbook_url` and `dashboard_url`, which lead there from
 a notification: `prometheusRule.runbooks` and `prometheusRule.grafana` of the chart, RUNBOOKS=URL and GRAFANA=URL of
