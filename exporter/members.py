@@ -1,51 +1,51 @@
-"""Series of which others are the sum: what each added to it, also while a series is missing."""
+"""Series of which others are the sum: what each added to it, also while a series is missing or has other labels."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from itertools import chain
 
 from exporter import values
-from exporter.model import Sample, Value
+from exporter.member import Member, gpus_agree, rise_of, same
+from exporter.model import Kind, Sample, Value
 
 RETENTION = 300.0
 """Seconds for which the last value of a series that has vanished is kept: should it return, it goes on from there."""
 MOST_VANISHED = 16_384
 """Vanished series that are kept at most; of more the longest vanished are forgotten."""
-LATER = frozenset(("comm", "container_id", "pod", "namespace", "container", "slurm_job_id"))
-"""Labels of a process that may become known after its start: kubelet names the pod of a container a while later."""
-GPU = frozenset(("gpu", "gpu_uuid"))
-"""Labels of the only GPU of a process: known after its start, and no more once it uses a second one."""
-
-
-@dataclass(slots=True)
-class _Member:
-    into: str | None
-    last: Value
-    start: float | None
-    vanished: float = 0.0
 
 
 class Members:
     """The last values of series by their keys, and the key of the sum that each adds to (None: to none).
 
-    Pages are between `begin` and `end`. One thread at a time.
+    Pages are between `begin` and `end`. One thread at a time. A series of a process is the same one when LATER or GPU
+    change, also where it was divided by GPU and is no more: what was counted stays in the sum of the former labels, as
+    long as the series is there, or moves to a new sum where the former one has nothing else.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._present: dict[str, _Member] = {}
-        self._vanished: dict[str, _Member] = {}
+        self._present: dict[str, Member] = {}
+        self._vanished: dict[str, Member] = {}
         """In the order in which they vanished."""
-        self._next: dict[str, _Member] = {}
-        self._new: list[str] = []
+        self._next: dict[str, Member] = {}
+        self._page: Collection[str] = ()
+        self._new: set[str] = set()
         """Keys that the page before did not have."""
+        self._risen: dict[str, Value] = {}
+        """Counts since the page before, by key."""
+        self._absent: dict[int, list[str]] | None = None
+        """The keys of members that are not on the page, by `same`; None if they are not known yet."""
+        self._scattered: set[str] = set()
+        """Keys of members with counts elsewhere."""
         self.moved: dict[str, Value] = {}
         """Counts of members that moved to another sum, by the key of the series that has had these counts since."""
+        self._kept: dict[str, set[str]] = {}
+        """The sums with these counts."""
         self._of: Counter[str | None] = Counter()
-        """The number of members of each sum, with the vanished ones."""
+        """The number of members with counts in each sum, with the vanished ones."""
 
     def __bool__(self) -> bool:
         return bool(self._present or self._vanished or self.moved)
@@ -61,9 +61,20 @@ class Members:
         """Return whether a sum has members, with those that have vanished for a while."""
         return self._of[into] > 0
 
-    def begin(self) -> None:
-        """Begin a page."""
-        self._next, self._new = {}, []
+    def held(self) -> Iterator[str]:
+        """Yield the sums that have counts of the page's members from when these had other labels."""
+        for key in self._scattered & self._present.keys():
+            yield from self._present[key].elsewhere
+        for key in self._kept.keys() & self._present.keys():
+            yield from self._kept[key]
+
+    def begin(self, page: Collection[str] = ()) -> None:
+        """Begin a page, of these keys where they are known ahead."""
+        self._next, self._new, self._risen, self._page, self._absent = {}, set(), {}, page, None
+
+    def continues(self, key: str, sample: Sample) -> bool:
+        """Return whether a series of the page is unknown, but for its labels one of those that are not on the page."""
+        return key not in self and key not in self._next and bool(self._former(key, sample.start))
 
     def add(self, key: str, into: str | None, sample: Sample) -> Value | None:
         """Return what a series of the page has counted since it was last on one, None for nothing; all of it for a new
@@ -72,132 +83,201 @@ class Members:
         A series that began later is another one: its process runs another program, or its pid is another process's. One
         of unknown beginning that is lower has begun again. The result of a gauge has no meaning.
         """
-        member = self._present.pop(key, None) or self._vanished.pop(key, None) or self._next.get(key)
+        member = self._present.pop(key, None) or self._next.get(key)
         if member is None:
-            member = _Member(into, values.zero(sample.value), sample.start)
+            self._new.add(key)
+            member = self._vanished.pop(key, None)
+        if member is None:
+            member = Member(into, values.zero(sample.value), sample.start)
             self._of[into] += 1
-            self._new.append(key)
-        rise = _rise(member, sample)
+        rise = rise_of(member, sample)
         if rise is not None:
+            if sample.start != member.start:
+                self._restart(key, member, sample.start)
             member.last, member.start = sample.value, sample.start
+            if sample.metric.kind is not Kind.GAUGE:
+                self._risen[key] = rise
         self._next[key] = member
         return rise
 
-    def end(self) -> list[tuple[str, str, Value]]:
+    def end(self, may_move: Callable[[str, str], bool]) -> list[tuple[str, Value]]:
         """End a page: members that were not on it have vanished.
 
-        Returns what members had counted that have other labels of their process now, with the keys of the sum that has
-        these counts, and of the sum to which they were added again.
+        Returns sums and what was added to them that members had counted under other labels: the sum of these has it, or
+        where that has nothing else and `may_move` its counts to the other one, it is to have it no more.
         """
-        now, known = self._now(), list(self._renamed())
+        now, less = self._now(), self._once(may_move)
         for key, member in self._present.items():
             member.vanished = now
             self._vanished[key] = member
-        self._present, self._next = self._next, {}
+        self._present = self._next
+        self.begin()
         while self._vanished:
             key = next(iter(self._vanished))
             if len(self._vanished) <= MOST_VANISHED and self._vanished[key].vanished + RETENTION > now:
                 break
-            self._drop(self._vanished.pop(key))
-        return known
+            self._pop(key)
+        return less
 
-    def _renamed(self) -> Iterator[tuple[str, str, Value]]:
-        """Forget vanished members that are new ones with other labels; yield what they counted, with both sums."""
-        if not self._present or not self._new:
+    def _once(self, may_move: Callable[[str, str], bool]) -> list[tuple[str, Value]]:
+        found: dict[str, list[tuple[str, Value]]] = {}
+        less = []
+        for key, before, counted in self._again():
+            into = self._next[key].into
+            if before == into or into is None:
+                less += [(before, counted)] if before == into else []
+            else:
+                found.setdefault(before, []).append((key, counted))
+        for before, again in found.items():
+            takers = {key for key, _ in again}
+            sums = {key: self._next[key].into or "" for key in takers}
+            alone = self._of[before] == len(takers) == len(again)
+            move = alone and all(may_move(before, sums[key]) for key in takers)
+            less += [(before if move else sums[key], counted) for key, counted in again]
+            for key in takers if move else ():
+                del self._next[key].elsewhere[before]
+                self._of[before] -= 1
+        return less
+
+    def _again(self) -> Iterator[tuple[str, str, Value]]:
+        """Have members of the page take over from those that were they; yield what other sums have of each."""
+        missing = self._present
+        if not missing and not (self._new and self._vanished):
             return
-        new: dict[tuple[str, ...], list[str]] = {}
-        for key in self._new:
-            if same := _same(key, self._next[key].start):
-                new.setdefault(same, []).append(key)
-        for key, before in list(self._present.items()) if new else ():
-            found = [it for it in new.get(_same(key, before.start) or (), ()) if _gpus_agree(it, key)]
-            if before.into is None or len(found) != 1:
+        self._page, self._absent = self._next, None
+        index = self._index()
+        for key in self._risen if index else ():
+            after = self._next[key]
+            for before in self._former(key, after.start) if after.stays(key) in index else ():
+                if before in missing or key in self._new:
+                    for into, counted in self._take_over(before, self._risen[key]):
+                        self._risen[key] = values.minus(self._risen[key], counted)
+                        if into is None:
+                            continue
+                        if into != after.into:
+                            self._of[into] += into not in after.elsewhere
+                            after.elsewhere[into] = values.plus(
+                                after.elsewhere.get(into, values.zero(counted)), counted
+                            )
+                            self._scattered.add(key)
+                        yield key, into, counted
+
+    def _take_over(self, before: str, most: Value) -> list[tuple[str | None, Value]]:
+        """Take counts from a member, no more than `most`, and return what each sum has of them."""
+        member = self._present.get(before) or self._vanished[before]
+        if not values.alike(most, member.last):
+            return []
+        taken: list[tuple[str | None, Value]] = []
+        for into, part in list(member.parts()):
+            counted = values.least(most, part)
+            if not values.count(counted):
                 continue
-            after = self._next[found[0]]
-            counted = values.alike(after.last, before.last) and values.count(after.last) >= values.count(before.last)
-            if after.into and counted:
-                del self._present[key]
-                self._drop(before)
-                yield before.into, after.into, before.last
+            most, member.last = values.minus(most, counted), values.minus(member.last, counted)
+            taken.append((into, counted))
+            if into in member.elsewhere:
+                member.elsewhere[into] = values.minus(part, counted)
+                if not values.count(member.elsewhere[into]):
+                    del member.elsewhere[into]
+                    self._forget(into)
+        if not values.count(member.last):
+            self._pop(before)
+        return taken
 
-    def take(self, key: str, sample: Sample) -> Value:
-        """Return what a series has counted since it was last on a page, and forget it."""
-        member = self._present.pop(key, None) or self._vanished.pop(key, None)
-        if member is None:
-            return sample.value
-        self._drop(member)
-        rise = _rise(member, sample)
-        return values.zero(sample.value) if rise is None else rise
+    def take(self, key: str, sample: Sample) -> tuple[Value, set[str]]:
+        """Return what a series has counted since it was last on a page, and forget it; also the sums with the rest."""
+        former = self._former(key, sample.start)
+        member = self._pop(key)
+        if member is not None:
+            rise = rise_of(member, sample)
+            return values.zero(sample.value) if rise is None else rise, {*member.elsewhere}
+        return self._without(former, sample.value)
 
-    def move(self, key: str, into: str) -> str | None:
+    def move(self, key: str, sample: Sample, into: str, page: Callable[[], Mapping[str, Sample]]) -> set[str]:
         """Forget a series the counts of which are part of another one, `into`, from now on: there they count no more.
 
-        Returns the key of the sum that keeps the counts; None where the series is not known, or was added to no sum.
+        `page` returns the series of the page to come. Returns the keys of the sums that keep the counts; none where the
+        series is not known, or was added to no sum.
         """
-        member = self._present.pop(key, None) or self._vanished.pop(key, None)
-        if member is None:
-            return None
-        self._drop(member)
-        if member.into is not None:
-            self.moved[into] = values.plus(self.moved[into], member.last) if into in self.moved else member.last
-        return member.into
+        former = self._former(key, sample.start)
+        member = self._pop(key)
+        if member is not None:
+            counted, has = member.last, {it for it in (member.into, *member.elsewhere) if it is not None}
+        elif former:
+            on_page = page()
+            absent = [it for it in former if it not in on_page or on_page[it].start != sample.start]
+            rest, has = self._without(absent, sample.value)
+            counted = values.minus(sample.value, rest)
+        if (member is None and not former) or not has:
+            return set()
+        self.moved[into] = values.plus(self.moved[into], counted) if into in self.moved else counted
+        kept = self._kept.setdefault(into, set())
+        self._of.update(has - kept)
+        kept |= has
+        return has
+
+    def _without(self, former: list[str], value: Value) -> tuple[Value, set[str]]:
+        """Take counts of series over; return those of `value` that they did not have, and the sums with the others."""
+        has = set[str]()
+        for before in former:
+            for into, counted in self._take_over(before, value):
+                if into is not None:  # what is in no sum is counted from now on
+                    value = values.minus(value, counted)
+                    has.add(into)
+        return value, has
 
     def rest(self, key: str, sample: Sample) -> Sample:
         """Return a sample of one of the series in `moved` without the counts that have moved into it."""
         moved = self.moved[key]
         if values.count(sample.value) < values.count(moved):  # it has begun again
-            del self.moved[key]
+            self._keep_no_more(key)
             return sample
         return Sample(sample.metric, sample.labels, values.minus(sample.value, moved), sample.start)
 
     def end_of(self, key: str) -> None:
         """Forget a series that has ended; another one of its key counts from 0."""
+        self._keep_no_more(key)
+        self._pop(key)
+
+    def _keep_no_more(self, key: str) -> None:
         self.moved.pop(key, None)
-        if member := self._present.pop(key, None) or self._vanished.pop(key, None):
-            self._drop(member)
+        for into in self._kept.pop(key, ()):
+            self._forget(into)
 
-    def _drop(self, member: _Member) -> None:
-        self._of[member.into] -= 1
-        if not self._of[member.into]:
-            del self._of[member.into]
+    def _former(self, key: str, start: float | None) -> list[str]:
+        """Return the keys of members that are not on the page, and that may be one series with other labels."""
+        if start is None or key in self:
+            return []
+        index = self._index()
+        of = index.get(same(key, start), ()) if index else ()
+        return [it for it in of if it != key and it not in self._page and it in self and gpus_agree(it, key)]
 
+    def _index(self) -> dict[int, list[str]]:
+        """Return the keys of members that were not on the page at the first call, by what stays of them."""
+        if self._absent is None:
+            self._absent = {}
+            for key, member in chain(self._present.items(), self._vanished.items()):
+                if key not in self._page and (stays := member.stays(key)):
+                    self._absent.setdefault(stays, []).append(key)
+        return self._absent
 
-def _rise(member: _Member, sample: Sample) -> Value | None:
-    """Return what a member has counted since, None for nothing, and where it is lower though it did not begin again.
+    def _restart(self, key: str, member: Member, start: float | None) -> None:
+        """Have a member begin again if it begins later: its former sums have nothing of what it counts then."""
+        member.same = None
+        if start is None or member.start is None or start > member.start:
+            for into in member.elsewhere:
+                self._forget(into)
+            member.elsewhere = {}
+            self._scattered.discard(key)
 
-    One with other buckets than before has counted nothing that can be known.
-    """
-    if sample.value == member.last and sample.start == member.start:
-        return None
-    if not values.alike(sample.value, member.last):
-        return values.zero(sample.value)
-    known = sample.start is not None and member.start is not None
-    if known and sample.start > member.start:  # type: ignore[operator]
-        return sample.value
-    if values.count(sample.value) < values.count(member.last):
-        return None if known else sample.value
-    return values.minus(sample.value, member.last)
+    def _pop(self, key: str) -> Member | None:
+        member = self._present.pop(key, None) or self._vanished.pop(key, None)
+        if member is not None:
+            for into in (member.into, *member.elsewhere):
+                self._forget(into)
+            self._scattered.discard(key)
+        return member
 
-
-def _same(key: str, start: float | None) -> tuple[str, ...] | None:
-    """Return what stays of a series of a process when LATER or GPU change; None of others, and without a start."""
-    labels = _labels(key)
-    if start is None or "pid" not in labels:
-        return None
-    return (
-        key.split("\0", 1)[0],
-        str(start),
-        *(f"{name}={labels[name]}" for name in sorted(labels.keys() - LATER - GPU)),
-    )
-
-
-def _gpus_agree(key: str, other: str) -> bool:
-    """Return whether two series are of one GPU, or one of them does not name it."""
-    gpus = {_labels(it).get("gpu") or None for it in (key, other)}
-    return len(gpus) == 1 or None in gpus
-
-
-def _labels(key: str) -> dict[str, str]:
-    """Return the labels of a series by its key (values.key)."""
-    _, *rest = key.split("\0")
-    return dict(zip(rest[: len(rest) // 2], rest[len(rest) // 2 :], strict=True))
+    def _forget(self, into: str | None) -> None:
+        self._of[into] -= 1
+        if not self._of[into]:
+            del self._of[into]

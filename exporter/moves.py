@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 
-from exporter.model import Labels, Metric, Sample
+from exporter.model import Metric, Sample
 
 MOST = 16_384
 """Moves of one limit that are kept for pages that have not read them; a page that is further behind counts twice."""
@@ -16,13 +16,13 @@ MOST = 16_384
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """The counts of the series of a metric with these labels are part of the folded series `into`, a key.
+    """The counts of a series, as it was, are part of the folded series `into`, a key.
 
-    Without labels the folded series has ended: a later one of its key counts from 0.
+    Without a series the folded one has ended: a later one of its key counts from 0.
     """
 
     metric: Metric
-    labels: Labels | None
+    series: Sample | None
     into: str
 
 
@@ -35,10 +35,10 @@ class Moves:
         self.count = 0
         """Moves ever."""
 
-    def add(self, metric: Metric, labels: Labels | None, into: str) -> None:
+    def add(self, metric: Metric, series: Sample | None, into: str) -> None:
         """Add a move."""
         with self._lock:
-            self._last.append(Move(metric, labels, into))
+            self._last.append(Move(metric, series, into))
             self.count += 1
 
     def between(self, first: int, end: int) -> list[Move]:
@@ -94,7 +94,7 @@ class MovesReader:
         moves = read.moves.between(read.count, sample.count)
         read.count = sample.count
         for move in moves:
-            if move.labels is None:
+            if move.series is None:
                 read.into.pop(move.into, None)
             else:
                 read.into[move.into] = move.metric

@@ -103,8 +103,7 @@ class Pages:
             for selection in of_some[:-MOST_SELECTIONS]:
                 del self._known[selection]
             samples = gather()
-            limit.move(reader.read(samples))
-            return limit.apply(samples)
+            return limit.apply(samples, reader.read(samples))
 
     def collect(self) -> Iterator[Sample]:
         """Yield what the last answer cost; nothing before the first one."""

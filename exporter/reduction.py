@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 from exporter import values
 from exporter.members import RETENTION, Members
@@ -28,6 +29,8 @@ class _Sum:
     """True if a member is on this page."""
     until: float = 0.0
     """Time at which the sum vanishes unless it has members then, in seconds of the reduction's clock."""
+    shown: Value | None = None
+    """Value on the page before; None if it was not there."""
     exemplars: dict[int, Exemplar] = field(default_factory=dict)
     """The newest of the members on this page, by bucket."""
 
@@ -36,6 +39,12 @@ class _Sum:
         if self.exemplars and isinstance(self.counted, Distribution):
             return replace(self.counted, exemplars=self.exemplars)
         return self.counted
+
+    def less(self, again: Value) -> None:
+        """Take back what was added though another sum has it; what was shown stays, whatever fractions are rounded."""
+        self.counted = values.minus(self.counted, again)
+        if self.shown is not None:
+            self.counted = values.most(self.counted, self.shown)
 
     def add(self, value: Value, rise: Value | None) -> None:
         """Add what a member on this page has counted since, and take its exemplars, the newest of each bucket."""
@@ -90,10 +99,10 @@ class Reduction:
                 _combine(sample, rule.without, gauges)
             elif rule.shown:
                 self._add(sample, rule.without)
-        for before, into, known in self._members.end():
-            one = self._sums[before]
-            less = self._sums[into] if one.present or one.until > self._now() else one
-            less.counted = values.minus(less.counted, known)
+        for into, again in self._members.end(self._may_move):
+            self._sums[into].less(again)
+        for into in self._members.held():
+            self._sums[into].present = True
         return [*kept, *gauges.values(), *self._counted(), *_first(bounded)]
 
     def retire(self, samples: Iterable[Sample], seconds: float) -> Iterator[Sample]:
@@ -108,35 +117,49 @@ class Reduction:
                 continue
             if rule and rule.without and not (rule.singly and rule.singly(sample)):
                 one, _ = self._sum(sample, rule.without)
-                rise = self._members.take(values.key(sample.metric, sample.labels), sample)
+                rise, others = self._members.take(values.key(sample.metric, sample.labels), sample)
                 one.counted = values.plus(one.counted, rise)
-                one.until = self._now() + seconds
+                for it in (one, *(self._sums[into] for into in others)):
+                    it.until = self._now() + seconds
             else:
                 yield self._coarse(self._short(sample, rule, shortened) if rule and rule.joined else sample)
 
-    def move(self, moves: Iterable[Move]) -> Iterator[tuple[Move, tuple[str, ...]]]:
+    def move(self, moves: Iterable[Move], samples: Collection[Sample]) -> Iterator[tuple[Move, tuple[str, ...]]]:
         """Apply the moves of series that are part of sums, and yield the others with the keys that each may have here.
 
-        A sum keeps what it has of a series that moved, and is shown for RETENTION at least.
+        A sum keeps what it has of a series that moved, and is shown for RETENTION at least. `samples` are those of the
+        page to come.
         """
+        page = cache(lambda: {values.key(it.metric, it.labels): it for it in samples})
         for move in moves:
             rule = self._rule(move.metric) if self._profile < Profile.DEBUG else None
-            if move.labels is None:
+            if move.series is None:
                 self._members.end_of(move.into)
                 yield move, ()
                 continue
-            key = values.key(move.metric, move.labels)
+            labels = move.series.labels
+            key = values.key(move.metric, labels)
             if rule is None or not rule.without:
                 joined = rule.joined if rule else frozenset[str]()
-                short = {name: text for name, text in move.labels.items() if name not in joined}
+                short = {name: text for name, text in labels.items() if name not in joined}
                 yield move, (key, values.key(move.metric, short)) if joined else (key,)
-            elif into := self._members.move(key, move.into):
-                self._sums[into].until = self._now() + RETENTION
+            else:
+                for into in self._members.move(key, move.series, move.into, page):
+                    self._sums[into].until = self._now() + RETENTION
+
+    def _may_move(self, before: str, into: str) -> bool:
+        """Return whether the counts of a sum without members are to move to another one.
+
+        If that is new, nobody has seen it rise by them; and a page follows the counts by the process.
+        """
+        ends = not self._sums[before].present and self._sums[before].until <= self._now()
+        return ends and self._sums[into].shown is None and "pid" in self._sums[into].labels
 
     def _counted(self) -> Iterator[Sample]:
         now = self._now()
         for key, one in list(self._sums.items()):
-            if one.present or one.until > now:
+            one.shown = one.counted if one.present or one.until > now else None
+            if one.shown is not None:
                 yield self._coarse(Sample(one.metric, one.labels, one.value(), one.start))
             elif not self._members.has(key):
                 del self._sums[key]

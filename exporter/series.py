@@ -73,8 +73,8 @@ class SeriesLimit:
     minutes are over (`retire`). A folded gauge is the sum of its members, or the largest of times, ratios and
     temperatures. One thread at a time.
 
-    A page of the samples of other limits is given their moves first (`move`): series of which it has counts in sums and
-    folded series, and which are part of those limits' folded series since. `own` lines of the limit are those about it.
+    A page of the samples of other limits is given their moves: series of which it has counts in sums and folded series,
+    and which are part of those limits' folded series since. `own` lines of the limit are those about it.
     """
 
     def __init__(
@@ -102,26 +102,29 @@ class SeriesLimit:
         self._applied: float | None = None
         """The wall time of the page before."""
 
-    def apply(self, samples: Iterable[Sample]) -> list[Sample]:
-        """Return the samples within the limit, then the folded series, then what there is to know of the limit."""
+    def apply(self, samples: Iterable[Sample], moves: Iterable[Move] = ()) -> list[Sample]:
+        """Return the samples within the limit, then the folded series, then what there is to know of the limit.
+
+        What has moved by `moves` counts once: it stays in the sums and folded series, for RETENTION at least.
+        """
+        samples = list(samples)
+        moved = list(self._reduction.move(moves, samples))
         samples = self._reduction.apply(samples)
         if self.members or self.folds or values.lines(samples) > self._most_shown:
-            samples = self._fold(sorted(samples, key=_order))
+            samples = self._fold(sorted(samples, key=_order), moved)
         of = {"collector": self._collector}
         folded = MovesSample(FOLDED, of, self._ever, moves=self._moves, count=self._moves.count)
         self._applied = time.time()
         return [*samples, folded, LIMIT.sample(self._most, of)]
 
-    def move(self, moves: Iterable[Move]) -> None:
-        """Count what has moved once: it stays in the sums and folded series of this page, for RETENTION at least."""
-        for move, keys in self._reduction.move(moves):
-            if not keys:
+    def _move(self, moved: Iterable[tuple[Move, tuple[str, ...]]], page: Mapping[str, Sample]) -> None:
+        for move, keys in moved:
+            if move.series is None:
                 self.members.end_of(move.into)
-            for key in keys:
-                if key in self.members:
-                    if into := self.members.move(key, move.into):
-                        self.folds[into].until = self._now() + RETENTION
-                    break
+                continue
+            key = next((it for it in keys if it in self.members), keys[0])
+            for into in self.members.move(key, move.series, move.into, lambda: page):
+                self.folds[into].until = self._now() + RETENTION
 
     def retire(self, samples: Iterable[Sample], seconds: float) -> None:
         """Fold the counters and histograms of a process that is shown no more, for so many seconds at least.
@@ -134,20 +137,25 @@ class SeriesLimit:
             known = key in self.members
             into = self.members.into(key) if known else self._into(sample, workload=True)
             if into and not known and self._may_be_shown(sample):
-                self._moves.add(sample.metric, sample.labels, into)
-            rise = self.members.take(key, sample)
+                self._moves.add(sample.metric, sample, into)
+            rise, others = self.members.take(key, sample)
             if fold := self.folds.get(into or ""):
                 fold.counted = values.plus(fold.counted, rise)
-                fold.until = self._now() + seconds
+                others.add(into or "")
+            for into in others:
+                self.folds[into].until = self._now() + seconds
 
-    def _fold(self, samples: list[Sample]) -> list[Sample]:
+    def _fold(self, samples: list[Sample], moved: Iterable[tuple[Move, tuple[str, ...]]]) -> list[Sample]:
         keyed = {values.key(sample.metric, sample.labels): sample for sample in samples}
+        self._move(moved, keyed)
         for key in self.members.moved.keys() & keyed.keys():
             keyed[key] = self.members.rest(key, keyed[key])
         self._begin(keyed)
         gauges: dict[str, Value] = {}
         for key, sample in keyed.items():
-            if key not in self.shown and (key in self.members or not self._show(key, sample)):
+            if key in self.shown:
+                continue
+            if key in self.members or self.members.continues(key, sample) or not self._show(key, sample):
                 self._add(key, sample, gauges)
         for key in self.shown.keys() & self.folds.keys():  # a series that a collector folded has the same labels
             self._lines_shown -= self.shown.pop(key)
@@ -185,18 +193,17 @@ class SeriesLimit:
         while len(self._left) > MOST_VANISHED:
             del self._left[next(iter(self._left))]
         self._lines_shown = sum(self.shown.values())
-        self.members.begin()
+        self.members.begin(keyed)
         for fold in self.folds.values():
             fold.present = False
 
     def _end(self) -> None:
         """End a page: drop folded series that no series can return to."""
         now = self._now()
-        for before, into, known in self.members.end():
-            fold = self.folds[before]
-            if fold.metric.kind is not Kind.GAUGE:
-                less = self.folds[into] if fold.present or fold.until > now else fold
-                less.counted = values.minus(less.counted, known)
+        for into, again in self.members.end(lambda before, into: False):
+            self.folds[into].counted = values.minus(self.folds[into].counted, again)
+        for into in self.members.held():
+            self.folds[into].present = True
         for key, fold in list(self.folds.items()):
             if not self.members.has(key) and fold.until <= now:
                 del self.folds[key]
@@ -234,7 +241,7 @@ class SeriesLimit:
             left = self._left.pop(key, self) is None
             # On the first page that folds there are series that were shown before.
             if into and sample.metric.kind is not Kind.GAUGE and (left or self._may_be_shown(sample)):
-                self._moves.add(sample.metric, sample.labels, into)
+                self._moves.add(sample.metric, sample, into)
         rise = self.members.add(key, into, sample)
         if into is None:
             return

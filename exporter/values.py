@@ -79,6 +79,22 @@ def minus(a: Value, b: Value) -> Value:
     return a - b
 
 
+def least(a: Value, b: Value) -> Value:
+    """Return what two counters or histograms of the same buckets have both counted."""
+    if isinstance(a, Distribution) and isinstance(b, Distribution):
+        return Distribution(a.bounds, _each(min, a, b), min(a.sum, b.sum), shown=a.shown)
+    assert not isinstance(a, Distribution) and not isinstance(b, Distribution)
+    return min(a, b)
+
+
+def most(a: Value, b: Value) -> Value:
+    """Return a counter or histogram that is no lower than another one of the same buckets, in none of its numbers."""
+    if isinstance(a, Distribution) and isinstance(b, Distribution):
+        return Distribution(a.bounds, _each(max, a, b), max(a.sum, b.sum), shown=a.shown) if alike(a, b) else a
+    assert not isinstance(a, Distribution) and not isinstance(b, Distribution)
+    return max(a, b)
+
+
 def _each(do: Callable[[int, int], int], a: Distribution, b: Distribution) -> tuple[int, ...]:
     """Return the results for the counts of each bucket of two histograms. Raises ValueError for unequal numbers."""
     if len(a.counts) != len(b.counts):

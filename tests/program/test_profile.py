@@ -224,19 +224,38 @@ def test_labels_that_become_known(before: dict[str, str], after: dict[str, str],
 
 
 def test_labels_that_become_known_after_another_end() -> None:
-    """Counts from before the name of a pod was known stay on the page, where the others of that sum have vanished."""
+    """Counts from before the name of a pod was known stay in their sum, though the others of that sum have vanished."""
     limit = SeriesLimit("test", 1000, profile=Profile.FLEET)
     ended, who = Sample(CALLS, {"pid": "2", "comm": "h"}, 5, 1.0), {"pid": "1", "comm": "x"}
     pages: tuple[tuple[int, list[Sample]], ...] = (
         (15, [ended, Sample(CALLS, who, 10, 2.0)]),
         (15, [Sample(CALLS, who, 10, 2.0)]),
-        (11, [Sample(CALLS, who | IN_POD, 11, 2.0)]),
-        (12, [Sample(CALLS, who | IN_POD, 12, 2.0)]),
+        (16, [Sample(CALLS, who | IN_POD, 11, 2.0)]),
+        (17, [Sample(CALLS, who | IN_POD, 12, 2.0)]),
         (17, [ended, Sample(CALLS, who | IN_POD, 12, 2.0)]),
     )
     for expected, samples in pages:
         found = [it for it in limit.apply(samples) if it.metric is CALLS]
         assert expected == sum(int(it.value) for it in found)  # type: ignore[arg-type]
+
+
+def test_a_sum_stays_with_the_process_that_left_it() -> None:
+    """A sum with counts from before the name of a pod was known is there while that process is, however long its others
+    have ended, and ends with the process.
+    """
+    now = 0.0
+    limit = SeriesLimit("test", 1000, lambda: now, Profile.FLEET)
+    other, who = Sample(CALLS, {"pid": "2", "comm": "h"}, 5, 1.0), {"pid": "1", "comm": "x"}
+    pages: tuple[tuple[list[int], list[Sample]], ...] = (
+        ([15], [other, Sample(CALLS, who, 10, 2.0)]),
+        ([15, 2], [other, Sample(CALLS, who | IN_POD, 12, 2.0)]),
+        ([15, 3], [Sample(CALLS, who | IN_POD, 13, 2.0)]),
+        ([15, 4], [Sample(CALLS, who | IN_POD, 14, 2.0)]),
+        ([], []),
+    )
+    for expected, samples in pages:
+        assert expected == [it.value for it in limit.apply(samples) if it.metric is CALLS]
+        now += RETENTION
 
 
 def test_series_of_two_gpus() -> None:

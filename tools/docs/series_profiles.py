@@ -37,8 +37,9 @@ fewer series. For example, with `--profile=debug` a Prometheus on the node scrap
 - The same holds for `/metrics?profile=` below `--profile` and for pages beyond `--web.series-limit`. If a process ran
   another program (exec), or was folded because more than 1,024 processes ended within five minutes, its counts stay in
   the sums of earlier pages for at least five minutes. The series with `overflow="true"` has the other counts. If the
-  pod or GPU of a process becomes known while other processes have counts in the sum without this label, its earlier
-  counts stay in that sum and end with it.
+  pod or GPU of a process becomes known, or its only GPU is known no more, its earlier counts stay in the sum without
+  (or with) this label, which is there as long as the process, also where its other processes have ended. In
+  `node` they move to a new series where the former one has nothing else.
 - Histograms have at most %(buckets)s buckets: neighbours are merged. Counts at the remaining bounds are exact, and
   quantiles are coarser. In `debug`, durations have at most %(most)s. [Native histograms](http.md#histograms) have
   all bounds in each profile.

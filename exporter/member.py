@@ -1,0 +1,86 @@
+"""A series that is part of a sum, and which series of a process are one where their labels have changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from exporter import values
+from exporter.model import Sample, Value
+
+LATER = frozenset(("comm", "container_id", "pod", "namespace", "container", "slurm_job_id"))
+"""Labels of a process that may become known after its start: kubelet names the pod of a container a while later."""
+GPU = frozenset(("gpu", "gpu_uuid"))
+"""Labels of the only GPU of a process: known after its start, and no more once it uses a second one."""
+
+
+@dataclass(slots=True)
+class Member:
+    """What is known of a series that is part of a sum, `into`."""
+
+    into: str | None
+    last: Value
+    start: float | None
+    vanished: float = 0.0
+    elsewhere: dict[str, Value] = field(default_factory=dict)
+    """What of `last` is in other sums, by their keys: counted when the series had other labels."""
+    same: int | None = None
+    """Hash of what stays of the series when its labels change (`same`); None if it is not known yet."""
+
+    def parts(self) -> Iterator[tuple[str | None, Value]]:
+        """Yield what each sum has of the series."""
+        own = self.last
+        for part in self.elsewhere.values():
+            own = values.minus(own, part)
+        yield from self.elsewhere.items()
+        yield self.into, own
+
+    def stays(self, key: str) -> int:
+        """Return the hash of what stays of the series, 0 where that is not known."""
+        if self.same is None:
+            self.same = 0 if self.start is None else same(key, self.start)
+        return self.same
+
+
+def rise_of(member: Member, sample: Sample) -> Value | None:
+    """Return what a member has counted since, None for nothing, and where it is lower though it did not begin again.
+
+    One with other buckets than before has counted nothing that can be known.
+    """
+    if sample.value == member.last and sample.start == member.start:
+        return None
+    if not values.alike(sample.value, member.last):
+        return values.zero(sample.value)
+    known = sample.start is not None and member.start is not None
+    if known and sample.start > member.start:  # type: ignore[operator]
+        return sample.value
+    if values.count(sample.value) < values.count(member.last):
+        return None if known else sample.value
+    return values.minus(sample.value, member.last)
+
+
+def same(key: str, start: float) -> int:
+    """Return a hash of what stays of a series of a process when LATER or GPU change; 0 for others."""
+    parts = tuple(key.split("\0"))
+    stay = _staying(parts[1 : len(parts) // 2 + 1])
+    return hash((start, parts[0], *(parts[at] for at in stay))) if stay else 0
+
+
+@lru_cache(4096)
+def _staying(names: tuple[str, ...]) -> tuple[int, ...]:
+    """Return the places in a key of labels that do not change, and of their values; none without a process."""
+    places = [at for at, name in enumerate(names, 1) if name not in LATER and name not in GPU]
+    return (*places, *(at + len(names) for at in places)) if "pid" in names else ()
+
+
+def gpus_agree(key: str, other: str) -> bool:
+    """Return whether two series are of one GPU, or one of them does not name it."""
+    gpus = {_labels(it).get("gpu") or None for it in (key, other)}
+    return len(gpus) == 1 or None in gpus
+
+
+def _labels(key: str) -> dict[str, str]:
+    """Return the labels of a series by its key (values.key)."""
+    _, *rest = key.split("\0")
+    return dict(zip(rest[: len(rest) // 2], rest[len(rest) // 2 :], strict=True))
