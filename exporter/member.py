@@ -17,19 +17,19 @@ GPU = frozenset(("gpu", "gpu_uuid"))
 
 @dataclass(slots=True)
 class Member:
-    """What is known of a series that is part of a sum, `into`."""
+    """A series that is part of a sum, `into`."""
 
     into: str | None
     last: Value
     start: float | None
     vanished: float = 0.0
     elsewhere: dict[str, Value] = field(default_factory=dict)
-    """What of `last` is in other sums, by their keys: counted when the series had other labels."""
+    """Counts of `last` in other sums, by their keys, from when the series had other labels."""
     same: int | None = None
     """Hash of what stays of the series when its labels change (`same`); None if it is not known yet."""
 
     def parts(self) -> Iterator[tuple[str | None, Value]]:
-        """Yield what each sum has of the series."""
+        """Yield the sums that have counts of the series, with these."""
         own = self.last
         for part in self.elsewhere.values():
             own = values.minus(own, part)

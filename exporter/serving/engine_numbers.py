@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from exporter.background.poller import Poller
 from exporter.counters import Tally
@@ -15,7 +16,7 @@ from exporter.node import Node
 from exporter.serving import engine_pages, engine_table, metrics
 from exporter.serving.engine_pages import NoPageError
 from exporter.serving.engines import UNKNOWN, engine
-from exporter.serving.exposition import EngineSeries, joined, series
+from exporter.serving.exposition import EngineSeries, samples, series
 
 KEPT = 3
 """Intervals for which numbers count that could not be read again."""
@@ -68,8 +69,7 @@ class EngineNumbers:
         left = MOST_SERIES
         for count, page in enumerate(sorted(pages, key=lambda page: len(page.series))):
             shown = page.series[: left // (len(pages) - count)]
-            for one in shown:
-                yield Sample(self._metric(one, declared), joined(page.labels, one.labels), one.value)
+            yield from samples(page.labels, shown, partial(self._metric, before=declared))
             yield from engine_table.samples(page.series, page.engine, page.labels)
             left -= len(shown)
         yield from self._reads.samples()

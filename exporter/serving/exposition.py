@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from exporter.model import PROCESS_LABELS, Distribution, Kind, Labels, Value
+from exporter import values
+from exporter.model import PROCESS_LABELS, Distribution, Kind, Labels, Metric, Sample, Value
 
 MOST_LINES = 20_000
 MOST_SERIES = 5_000
@@ -18,6 +19,8 @@ MOST_COUNT = 2.0**53
 MOST_VALUE = 2.0**64
 """Absolute value that no number of an engine exceeds: sums of others' numbers with greater ones would be infinite."""
 MOST_LABELS = 16
+MOST_NAMES = 19
+"""Labels of a series with those of its process; buckets have one more, `le`."""
 LONGEST_VALUE = 128
 LONGEST_HELP = 300
 PREFIXES = ("vllm:", "sglang:", "trtllm_", "dynamo_", "nv_", "llamacpp:", "tgi_")
@@ -149,6 +152,24 @@ def _number(text: str, infinite: bool = False) -> float | None:
 
 def joined(own: Mapping[str, str], labels: Labels) -> dict[str, str]:
     """Return the labels of a process with those of an engine, which are `exported_NAME` where they would be taken for
-    the process's or the scraper's.
+    the process's or the scraper's. Of more than MOST_NAMES the engine's last ones by name are left out.
     """
-    return {**own, **{f"exported_{name}" if name in RESERVED else name: value for name, value in labels.items()}}
+    kept = sorted(labels.items())[: MOST_NAMES - len(own)]
+    return {**own, **{f"exported_{name}" if name in RESERVED else name: value for name, value in kept}}
+
+
+def samples(own: Labels, page: Iterable[EngineSeries], metric_of: Callable[[EngineSeries], Metric]) -> Iterator[Sample]:
+    """Yield samples of a page with the labels of its process; series that differ in left out labels only are one."""
+    together: dict[str, Sample] = {}
+    for one in page:
+        metric = metric_of(one)
+        sample = Sample(metric, joined(own, one.labels), one.value)
+        if len(sample.labels) < MOST_NAMES:
+            yield sample
+            continue
+        key = values.key(metric, sample.labels)
+        if (other := together.get(key)) is not None:
+            add = values.combine(metric, other.value, one.value) if one.kind is Kind.GAUGE else None
+            sample = Sample(metric, sample.labels, values.plus(other.value, one.value) if add is None else add)
+        together[key] = sample
+    yield from together.values()

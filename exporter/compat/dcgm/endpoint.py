@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from exporter.background.poller import Poller
 from exporter.compat.dcgm.aliases import Aliases
 from exporter.compat.dcgm.exposition import ParsedSeries, read
-from exporter.compat.dcgm.series import Entity, EntityField, Owner
+from exporter.compat.dcgm.series import OWNER_LABELS, Entity, EntityField, Owner, bounded
 from exporter.model import Labels, Metric, Sample
 from exporter.nvml.snapshot import Gpu, GpuSnapshot, Mig
 
@@ -113,7 +113,8 @@ class Passthrough:
                 owners[uuid, instance] = owner(entity) if entity else {}
             more = owners.get((uuid, instance), {})
             own = {name: value for name, value in series.labels.items() if value}
-            yield metric.sample(series.value, {**more, "gpu_uuid": uuid, **own})
+            of_job = {name: value for name, value in more.items() if name in OWNER_LABELS}
+            yield metric.sample(series.value, bounded({"gpu_uuid": uuid, **own}, {**of_job, **more}))
 
     def shown(self, page: ScrapedPage) -> frozenset[EntityField]:
         """Returns the fields on the page, which the exporter itself then leaves out."""

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from exporter.model import Kind, Labels
 
 MOST_SERIES = 10_000
+MOST_LABELS = 19
+"""Of a line; its series has gpu_uuid too."""
 _LONGEST_LINE = 16_384
 _META = re.compile(r"# (HELP|TYPE) ([a-zA-Z_:][a-zA-Z0-9_:]*) ?(.*)")
 _SAMPLE = re.compile(
@@ -66,6 +68,8 @@ def _labels(inner: str) -> dict[str, str] | None:
     while at < len(inner.rstrip()):
         found = _LABEL.match(inner, at)
         if found is None or found[1] in labels or found[1].startswith("__"):  # reserved: __name__ is no label
+            return None
+        if len(labels) == MOST_LABELS:
             return None
         labels[found[1]], at = _unescaped(found[2]), found.end()
     return labels

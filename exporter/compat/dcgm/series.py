@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from exporter.compat.dcgm.aliases import Aliases
 from exporter.compat.dcgm.csv import FieldRow
@@ -16,6 +17,10 @@ GPU_LABELS = ("gpu", "UUID", "pci_bus_id", "device", "modelName", "GPU_I_PROFILE
 OWNER_LABELS = ("pod", "namespace", "container", "hpc_job")
 HOSTNAME_LABELS = {"Hostname": ("Hostname",), "hostname": ("hostname",), "both": ("Hostname", "hostname"), "none": ()}
 WINDOW_LABEL = "window_size_in_ms"
+MOST_NAMES = 20
+"""Labels of a series. Of more, labels of pods are left out, the last ones first, then rows of type label."""
+_OF_READINGS = 2
+"""Labels that a reading may have besides: its part and its window. All series of a GPU have the same other labels."""
 _WINDOWED = ("clock_events", "xids_in_window")
 
 EntityField = tuple[str, str, str]
@@ -112,11 +117,23 @@ class DcgmSeries:
         if entity.migs:
             # The profile of a part of an instance is 1c.3g.40gb.
             labels |= {"GPU_I_PROFILE": entity.migs[0].profile.rpartition("c.")[2], "GPU_I_ID": entity.instance}
+        labels |= self._hostname
+        known = owner(entity)
+        labels = {name: text for name, text in known.items() if name in OWNER_LABELS} | labels
+        rows: dict[str, str] = {}
         for field, names in self._labels:
             text = _value(field, entity, readings, own)
             if text is not None:
-                labels |= dict.fromkeys(names, str(text))
-        return {**owner(entity), **labels, **self._hostname}
+                rows |= dict.fromkeys(names, str(text))
+        return bounded(
+            labels, {**rows, **{name: text for name, text in known.items() if name not in rows}}, _OF_READINGS
+        )
+
+
+def bounded(labels: Labels, more: Labels, reserved: int = 0) -> Labels:
+    """Return labels with the first of `more` that they lack, MOST_NAMES less the `reserved` ones at most."""
+    others = ((name, text) for name, text in more.items() if name not in labels)
+    return {**labels, **dict(islice(others, max(0, MOST_NAMES - reserved - len(labels))))}
 
 
 def _readings(gpu: Gpu, driver: DriverVersions | None, derived: Mapping[str, Reading]) -> dict[str, Reading]:

@@ -156,6 +156,25 @@ def owner(entity: Entity) -> Labels:
     return {"pod": f"pod-{entity.gpu.index}{entity.instance}"}
 
 
+def test_label_names_of_a_series() -> None:
+    """Labels of the pod are left out beyond 20 label names, and lines that have more themselves are refused."""
+    own = ",".join(f'l{number}="x"' for number in range(15))
+    page = (
+        PAGE
+        + f'DCGM_FI_DEV_GPU_TEMP{{UUID="GPU-0",{own}}} 1\n'
+        + f'DCGM_FI_DEV_GPU_TEMP{{{own},UUID="",a="",b="",c="",d=""}} 2\n'
+    )
+    read, refused = _read(page)
+    labels = {f"label_{number}": "y" for number in range(8)} | {"pod": "a", "namespace": "n"}
+
+    found = list(Passthrough().samples(ScrapedPage(read, refused), snapshot(gpu(0)), lambda _: labels))
+
+    assert refused == _read(PAGE)[1] + 1
+    [widest] = [it.labels for it in found if "l14" in it.labels]
+    assert 20 == len(widest)
+    assert {"gpu_uuid", "pod", "namespace", "label_0"} < widest.keys()
+
+
 def test_passed_on() -> None:
     """Each series keeps name, type, help and labels, and gets gpu_uuid and an owner unless the page has one."""
     page = ScrapedPage(*_read(PAGE))

@@ -8,7 +8,7 @@ import pytest
 
 from exporter.compat.dcgm import csv
 from exporter.compat.dcgm.derived import Derived
-from exporter.compat.dcgm.series import DcgmSeries, EntityField
+from exporter.compat.dcgm.series import GPU_LABELS, OWNER_LABELS, DcgmSeries, EntityField
 from exporter.model import Labels, Sample
 from exporter.nvml.snapshot import DriverVersions, Gpu, GpuSnapshot
 from tests.unit.dcgm.gpus import gpu, mig, snapshot
@@ -126,6 +126,22 @@ def test_label_rows() -> None:
         "DCGM_FI_NVML_VERSION": "13.580.95.05",
         "DCGM_FI_DEV_POWER_USAGE": "312.456",
     } == {name: value for name, value in sample.labels.items() if name.startswith("DCGM")}
+
+
+def test_label_names_of_a_series() -> None:
+    """A series has at most 20 label names: of more, the pod's last ones are left out, none of GPU or owner."""
+    owner = dict.fromkeys(OWNER_LABELS, "x") | {f"label_{number}": "y" for number in range(8)}
+    derived = Derived(lambda: 100.0)
+    derived.look(snapshot(gpu(at=100.0)))
+    chosen = tuple(row for row in csv.every() if row.kind is not None)
+
+    found = samples(gpu(migs=(mig(1),)), rows=chosen, owner=owner, hostname="both", derived=derived)
+
+    assert found
+    assert max(len(sample.labels) for sample in found) <= 20
+    kept = {*GPU_LABELS, *OWNER_LABELS, "Hostname", "hostname", "label_0", "label_4"}
+    assert all(kept < sample.labels.keys() | {""} for sample in found)
+    assert all("label_5" not in sample.labels for sample in found)
 
 
 def test_names_of_dcgm_4_6() -> None:

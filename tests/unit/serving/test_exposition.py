@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.model import Distribution, Kind
-from exporter.serving.exposition import MOST_SERIES, joined, series
+from exporter.model import PROCESS_LABELS, Distribution, Kind, Metric
+from exporter.serving.exposition import MOST_SERIES, EngineSeries, joined, samples, series
+from exporter.values import count
 from tests.unit.serving import engine_texts as texts
 
 MODEL = {"model_name": "llama"}
@@ -120,6 +121,24 @@ def test_labels_that_are_not_the_engines() -> None:
     assert {"pid": "7", "exported_slurm_job_id": "1", "exported_instance": "other"} == joined(
         {"pid": "7"}, found.labels
     )
+
+
+@pytest.mark.parametrize(("kind", "total"), [(Kind.COUNTER, 7), (Kind.GAUGE, 7), (Kind.HISTOGRAM, 7)])
+def test_labels_of_a_series(kind: Kind, total: int) -> None:
+    """A series has at most 20 label names with its process's and le; those that are equal without the rest are one."""
+    metric = Metric("vllm:n", "", kind, process=True, literal=True)
+    process = {name: "x" for name in PROCESS_LABELS if not name.startswith("gpu")}
+
+    def series_of(number: int, labels: int, **more: str) -> EngineSeries:
+        value = Distribution((1.0,), (number, 0), 1.0) if kind is Kind.HISTOGRAM else number
+        own = {f"l{name:02}": "y" for name in range(labels)} | more
+        return EngineSeries(metric.name, kind, "", own, value)
+
+    page = [series_of(3, 16, z="1"), series_of(4, 16, z="2"), series_of(9, 2)]
+    short, long = samples(process, page, lambda _: metric)
+    assert (9, 9) == (len(short.labels), count(short.value))
+    assert (19, total) == (len(long.labels), count(long.value))
+    assert process.keys() | {"l00", "l11"} < long.labels.keys()
 
 
 def test_bounds() -> None:
