@@ -122,6 +122,13 @@ SUCCESS = Metric(
     Kind.GAUGE,
     labels=("source",),
 )
+INVALID = Metric(
+    "accel_exporter.allocation.invalid",
+    "Number of pods that the last reading of the source (kubelet or pods) left out for an invalid name or label; each "
+    "is logged once.",
+    Kind.GAUGE,
+    labels=("source",),
+)
 STALE = 3
 """Intervals for which a reading counts."""
 MOST_SECONDS = 10.0
@@ -180,8 +187,12 @@ class AllocationCollector:
     def read(self) -> None:
         """Read every source now, each within MOST_SECONDS, and publish the allocations to the other collectors."""
         for source in self._sources:
+            before = source.reasons
             if source.read(may_be_absent=source is self._kubelet):
                 log.warning("%s", source.failure)
+            for reason in source.reasons:
+                if reason not in before:
+                    log.warning("%s: left out %s", source.location, reason)
         if not self._poller.closing.is_set():
             self._publish()
 
@@ -201,6 +212,8 @@ class AllocationCollector:
         for source in self._sources:
             if source.exists and (source.age is not None or source.failure):
                 yield SUCCESS.sample(int(source.fresh and not source.failure), {"source": source.name})
+                if source is not self._slurm:
+                    yield INVALID.sample(source.invalid, {"source": source.name})
                 if source.age is not None:
                     yield status.SOURCE_AGE.sample(source.age, {"source": f"allocation_{source.name}"})
 
@@ -209,6 +222,7 @@ class AllocationCollector:
         for source in self._sources:
             if source.exists and source.failure:
                 yield source.failure
+            yield from (f"{source.location}: left out {reason}" for reason in source.reasons)
 
     def close(self) -> None:
         self._poller.close(1.0)

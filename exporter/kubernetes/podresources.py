@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from exporter.kubernetes.protobuf import messages, text, texts
+from exporter.resolve.source import Listed
 
 SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 MOST_BYTES = 16 << 20
@@ -31,32 +32,48 @@ class ContainerDevice:
     container: str
 
 
-def container_devices(path: Path, seconds: float) -> list[ContainerDevice]:
+def container_devices(path: Path, seconds: float) -> Listed[ContainerDevice]:
     """Return NVIDIA's devices that containers of this node have now, from the kubelet's socket `path`.
 
     Raises OSError when the kubelet does not answer within `seconds`, ValueError when its answer is malformed.
     """
     from exporter.kubernetes.grpc import call  # 2 MB, for nodes that have a kubelet
 
-    found: list[ContainerDevice] = []
-    for device in parse(call(path, _LIST, b"", seconds, MOST_BYTES)):
-        found.append(device)
+    return parse(call(path, _LIST, b"", seconds, MOST_BYTES))
+
+
+def parse(answer: memoryview) -> Listed[ContainerDevice]:
+    """Return NVIDIA's devices in a ListPodResourcesResponse, without those of pods that are malformed or of invalid
+    names.
+
+    Raises ValueError when the message is malformed, or has too many devices.
+    """
+    found = Listed[ContainerDevice]()
+    for pod in messages(answer, 1):
+        try:
+            found += list(_of_pod(pod))
+        except ValueError as error:
+            found.leave_out(f"{_name(pod)}: {error}")
         if len(found) > MOST_DEVICES:
             raise ValueError(f"the kubelet reports more than {MOST_DEVICES} GPUs")
     return found
 
 
-def parse(answer: memoryview) -> Iterator[ContainerDevice]:
-    """Yield NVIDIA's devices in a ListPodResourcesResponse. Raises ValueError when the message is malformed."""
-    for pod in messages(answer, 1):
-        pod_name, namespace = text(pod, 1), text(pod, 2)
-        for container in messages(pod, 3):
-            devices = [*_of_plugins(container), *_of_claims(container)]
-            if devices:
-                name = text(container, 1)
-                yield from (
-                    ContainerDevice(device, resource, pod_name, namespace, name) for device, resource in devices
-                )
+def _of_pod(pod: memoryview) -> Iterator[ContainerDevice]:
+    pod_name, namespace = text(pod, 1), text(pod, 2)
+    for container in messages(pod, 3):
+        devices = [*_of_plugins(container), *_of_claims(container)]
+        if devices:
+            name = text(container, 1)
+            yield from (ContainerDevice(device, resource, pod_name, namespace, name) for device, resource in devices)
+
+
+def _name(pod: memoryview) -> str:
+    """Return the name of an invalid pod for the log, as far as it has one."""
+    try:
+        return f"pod {text(pod, 1)!r}"
+    except ValueError:
+        return "a pod"
 
 
 def _of_plugins(container: memoryview) -> Iterator[tuple[str, str]]:

@@ -18,6 +18,7 @@ from exporter.model import Labels
 from exporter.nodename import node_name
 from exporter.options import SettingsError
 from exporter.resolve.pod_workload import workload_of
+from exporter.resolve.source import Listed
 
 MOST_PODS = 4096
 MOST_NAMES = 8
@@ -71,33 +72,51 @@ def url_of(given: str, environ: Mapping[str, str]) -> str:
     return f"{server}/api/v1/pods?{query}"
 
 
-def pods(api: Api, names: Mapping[str, str], workloads: bool = False) -> list[Pod]:
+def pods(api: Api, names: Mapping[str, str], workloads: bool = False) -> Listed[Pod]:
     """Return the pods that have any of the labels in `names`, a mapping made by label_names(), or a known workload.
 
     Raises OSError when there is no answer within `api.seconds` or access is refused, ValueError when the answer is not
     a list of pods.
     """
-    return list(parse(fetch(api, _ACCEPT, "list pods"), names, workloads))
+    return parse(fetch(api, _ACCEPT, "list pods"), names, workloads)
 
 
-def parse(answer: bytes, names: Mapping[str, str], workloads: bool = False) -> Iterator[Pod]:
-    """Yield the pods of a PodList or PartialObjectMetadataList that have any of these labels, or a known workload.
+def parse(answer: bytes, names: Mapping[str, str], workloads: bool = False) -> Listed[Pod]:
+    """Return the pods of a PodList or PartialObjectMetadataList that have any of these labels, or a known workload.
 
-    Raises ValueError.
+    Pods of invalid names or labels are left out. Raises ValueError where the answer is no list.
     """
+    found = Listed[Pod]()
     try:
-        items = json.loads(answer)["items"] or ()
+        items = json.loads(answer)["items"] or []
+        if not isinstance(items, list):
+            raise TypeError
         if len(items) > MOST_PODS:
             raise ValueError(f"more than {MOST_PODS} pods: the list is of more than one node")
         for item in items:
-            metadata = item["metadata"]
-            labels = metadata.get("labels") or {}
-            known = {made: _value(labels[name]) for name, made in names.items() if labels.get(name)}
-            workload = workload_of(metadata) if workloads else {}
-            if known or workload:
-                yield Pod(_value(metadata["namespace"], 253), _value(metadata["name"], 253), known, workload)
+            try:
+                found += _pod(item, names, workloads)
+            except (KeyError, TypeError, AttributeError, ValueError) as error:
+                found.leave_out(f"{_name(item)}: {error if isinstance(error, ValueError) else 'it is no pod'}")
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError("the answer is no list of pods") from error
+    return found
+
+
+def _pod(item: Any, names: Mapping[str, str], workloads: bool) -> Iterator[Pod]:
+    metadata = item["metadata"]
+    labels = metadata.get("labels") or {}
+    known = {made: _value(labels[name]) for name, made in names.items() if labels.get(name)}
+    workload = workload_of(metadata) if workloads else {}
+    if known or workload:
+        yield Pod(_value(metadata["namespace"], 253), _value(metadata["name"], 253), known, workload)
+
+
+def _name(item: Any) -> str:
+    """Return the name of an invalid pod for the log, as far as it has one."""
+    metadata = item.get("metadata") if isinstance(item, dict) else None
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    return f"pod {str(name)[:80]!r}"
 
 
 def _value(text: Any, most: int = _LONGEST) -> str:

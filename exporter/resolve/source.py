@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+
+
+MOST_INVALID = 16
+"""Invalid items of one reading of which the reason is kept."""
+
+
+class Listed(list[T]):
+    """The items of a reading. `invalid` is the number of others that were left out, `reasons` those of the first."""
+
+    def __init__(self, items: Iterable[T] = ()) -> None:
+        super().__init__(items)
+        self.invalid = 0
+        self.reasons: list[str] = []
+
+    def leave_out(self, reason: str) -> None:
+        """Count an invalid item."""
+        self.invalid += 1
+        if len(self.reasons) < MOST_INVALID:
+            self.reasons.append(reason)
 
 
 class Source(Generic[T]):
@@ -30,6 +49,10 @@ class Source(Generic[T]):
         """True if there is a source, readable or not."""
         self.failure = ""
         """The reason why the last reading failed; empty after a success and before the first reading."""
+        self.invalid = 0
+        """The number of items that the last successful reading left out."""
+        self.reasons: tuple[str, ...] = ()
+        """The reasons of the first of these."""
         self._last: tuple[float, Sequence[T]] | None = None
 
     def read(self, may_be_absent: bool = False) -> bool:
@@ -48,6 +71,7 @@ class Source(Generic[T]):
             self.failure = self._sentence(error)
             return self.exists and self.failure != last_failure
         self._last, self.exists, self.failure = (self._now(), items), True, ""
+        self.invalid, self.reasons = (items.invalid, tuple(items.reasons)) if isinstance(items, Listed) else (0, ())
         return False
 
     @property

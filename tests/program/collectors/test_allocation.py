@@ -189,6 +189,19 @@ def test_a_kubelet_that_refuses(subject: Subject, caplog: pytest.LogCaptureFixtu
         assert ({"kubelet": 1}, []) == (subject.success(), list(subject.collector.problems()))
 
 
+def test_an_invalid_pod(subject: Subject, caplog: pytest.LogCaptureFixture) -> None:
+    """Only that pod's allocations are left out: it is counted, logged once, and on the landing page."""
+    bad, good = pod("bad\n", container("main", WHOLE.format(1))), pod("train-0", container("main", WHOLE.format(0)))
+    with kubelet.kubelet(subject.socket, bad, good):
+        for _ in range(2):
+            subject.collector.read()
+            assert [labels(WHOLE.format(0))] == subject.info()
+            assert [1] == [it.value for it in subject.collector.collect() if it.metric is allocation.INVALID]
+    [line] = caplog.messages
+    assert line.endswith("left out a pod: field 1 is no name: 'bad\\n'")
+    assert [line] == list(subject.collector.problems())
+
+
 def test_no_access(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     """A socket that is not ours to use is a failure with a remedy."""
 

@@ -124,21 +124,37 @@ def item(**metadata: object) -> bytes:
         b"[]",
         b"{}",
         b'{"items": 5}',
-        b'{"items": [5]}',
-        b'{"items": [{}]}',
+        b'{"items": {"a": 5}}',
         b"[" * 100_000,
-        item(labels=5),
-        item(labels={"app": 5}),
-        item(labels={"app": "x" * 64}),
-        item(labels={"app": "a\nb"}),
-        item(labels={"app": "a"}, name=5),
-        item(labels={"app": "a"}, namespace="x" * 254),
     ],
 )
 def test_no_list_of_pods(answer: bytes) -> None:
     """Whatever else comes is refused whole."""
     with pytest.raises(ValueError):
         list(parse(answer, NAMES))
+
+
+@pytest.mark.parametrize(
+    ("invalid", "reason"),
+    [
+        (b"5", "pod 'None': it is no pod"),
+        (b"{}", "pod 'None': it is no pod"),
+        (item(labels=5), "pod 'a': it is no pod"),
+        (item(labels={"app": 5}), "pod 'a': '5' is no name or label of a pod"),
+        (item(labels={"app": "x" * 64}), "pod 'a': 'xxx"),
+        (item(labels={"app": "a\nb"}), r"pod 'a': 'a\nb' is no name or label of a pod"),
+        (item(labels={"app": "a"}, name=5), "pod '5': '5' is no name or label of a pod"),
+        (item(labels={"app": "a"}, namespace="x" * 254), "pod 'a': 'xxx"),
+    ],
+)
+def test_an_invalid_pod(invalid: bytes, reason: str) -> None:
+    """Only that pod is left out, and counted with the reason; the others have their labels."""
+    bad = json.loads(invalid)
+    bad = bad["items"][0] if isinstance(bad, dict) and bad else bad
+    found = parse(json.dumps({"items": [pod("b", app="llm"), bad, pod("c", app="web")]}).encode(), NAMES)
+    assert ["b", "c"] == [it.name for it in found]
+    assert 1 == found.invalid
+    assert found.reasons[0].startswith(reason)
 
 
 def test_an_empty_list() -> None:
