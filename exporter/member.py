@@ -52,12 +52,16 @@ def rise_of(member: Member, sample: Sample) -> Value | None:
         return None
     if not values.alike(sample.value, member.last):
         return values.zero(sample.value)
-    known = sample.start is not None and member.start is not None
-    if known and sample.start > member.start:  # type: ignore[operator]
+    if later(member, sample):
         return sample.value
     if values.count(sample.value) < values.count(member.last):
-        return None if known else sample.value
+        return None if sample.start is not None and member.start is not None else sample.value
     return values.minus(sample.value, member.last)
+
+
+def later(member: Member, sample: Sample) -> bool:
+    """Return whether a series began later than the member of its key: it is another one."""
+    return sample.start is not None and member.start is not None and sample.start > member.start
 
 
 def same(key: str, start: float) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import chain
 
 from exporter import values
-from exporter.member import Member, gpus_agree, rise_of, same
+from exporter.member import Member, gpus_agree, later, rise_of, same
 from exporter.model import Kind, Sample, Value
 
 RETENTION = 300.0
@@ -90,10 +90,12 @@ class Members:
         if member is None:
             member = Member(into, values.zero(sample.value), sample.start)
             self._of[into] += 1
+        elif later(member, sample) and member.stays(key):
+            member = self._succeed(key, member, sample)
         rise = rise_of(member, sample)
         if rise is not None:
             if sample.start != member.start:
-                self._restart(key, member, sample.start)
+                member.same = None
             member.last, member.start = sample.value, sample.start
             if sample.metric.kind is not Kind.GAUGE:
                 self._risen[key] = rise
@@ -260,14 +262,13 @@ class Members:
                     self._absent.setdefault(stays, []).append(key)
         return self._absent
 
-    def _restart(self, key: str, member: Member, start: float | None) -> None:
-        """Have a member begin again if it begins later: its former sums have nothing of what it counts then."""
-        member.same = None
-        if start is None or member.start is None or start > member.start:
-            for into in member.elsewhere:
-                self._forget(into)
-            member.elsewhere = {}
-            self._scattered.discard(key)
+    def _succeed(self, key: str, member: Member, sample: Sample) -> Member:
+        """Return the member of a process with the labels of another one, which has vanished or has other labels now."""
+        member.vanished = self._now()
+        self._vanished[key.replace("\0", f"\1{member.start}\0", 1)] = member
+        self._scattered.discard(key)
+        self._of[member.into] += 1
+        return Member(member.into, values.zero(sample.value), sample.start)
 
     def _pop(self, key: str) -> Member | None:
         member = self._present.pop(key, None) or self._vanished.pop(key, None)

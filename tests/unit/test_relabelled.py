@@ -84,6 +84,12 @@ class Node:
     def end(self, pid: int) -> None:
         self._ledger.ended([pid])
 
+    def replace(self, pid: int) -> None:
+        """Have a process run another program."""
+        self._ledger.ended([pid], replaced=True)
+        self.running[pid] = Counts()
+        self._ledger.started(pid)
+
     def run(self) -> None:
         """Collect: what pages show until the next time."""
         with self._ledger.page():
@@ -169,7 +175,7 @@ def _parts(value: Value) -> tuple[float, ...]:
 PID = st.sampled_from(PIDS)
 STEPS = st.one_of(
     st.tuples(st.just("count"), PID, st.sampled_from((0, 0, 1))),
-    st.tuples(st.sampled_from(("name", "gpu", "end")), PID, st.just(0)),
+    st.tuples(st.sampled_from(("name", "gpu", "end", "replace")), PID, st.just(0)),
     st.tuples(st.sampled_from(("run", "read", "miss")), st.just(0), st.just(0)),
 )
 
@@ -180,20 +186,23 @@ def of_all(does: str, device: int = 0) -> list[tuple[str, int, int]]:
 
 PAGE = [("run", 0, 0), ("read", 0, 0)]
 GPUS_COME_AND_GO = [*of_all("count"), *PAGE, *(2 * [*of_all("gpu"), *PAGE, *of_all("count", 1), *PAGE])]
+SUCCEEDED = [("count", 3, 0), *PAGE, ("gpu", 3, 0), ("end", 3, 0), ("run", 0, 0), ("count", 3, 0)]
 MISSED = [("count", 1, 0), ("count", 2, 0), *PAGE, ("miss", 0, 0), ("name", 1, 0), *PAGE]
 
 
 @pytest.mark.parametrize("most", [10_000, 110])
 @pytest.mark.parametrize("profile", [Profile.DEBUG, Profile.NODE, Profile.FLEET])
 @settings(max_examples=100, deadline=None, suppress_health_check=[*HealthCheck])
+@example(steps=SUCCEEDED)
 @example(steps=GPUS_COME_AND_GO)
 @example(steps=MISSED)
 @given(steps=st.lists(STEPS, max_size=90))
 def test_every_page_has_what_was_counted(
     profile: Profile, most: int, steps: list[tuple[str, int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Processes start, count and end, names of pods and GPUs become known and GPUs unknown again, collectors and pages
-    reach their limits or do not, and pages miss a collector: no counter falls, and each page has all that was counted.
+    """Processes start, count, run other programs and end, names of pods and GPUs become known and GPUs unknown again,
+    collectors and pages reach their limits or do not, and pages miss a collector: no counter falls, and each page has
+    all that was counted, once.
     """
     node: Node
     clock = SimpleNamespace(time=lambda: node.now, monotonic=lambda: node.now)
