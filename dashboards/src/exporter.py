@@ -309,6 +309,13 @@ LOSSES = [
         "accel_exporter_samples_dropped_total",
         "reason",
     ),
+    lines(
+        "Pods left out",
+        "Pods that the last reading of the kubelet or of the list of pods left out, for an invalid name or label.",
+        "short",
+        Query(f"max by (instance, source) ({select('accel_exporter_allocation_invalid')})", "{{source}} {{instance}}"),
+        width=THIRD,
+    ),
     of_rate(
         "Series folded",
         "Series over a collector's limit or that of the page, folded into the one labelled overflow.",
