@@ -19,13 +19,16 @@ class Starts:
 
     A counter falls when the settings are reloaded, a library is probed a second time or a driver is loaded again. OTLP
     requires a new start time then: that of the previous reading, the last time at which the counter's value is known.
-    One thread at a time.
+    OTLP permits no start after the reading either. A start that the wall clock was set back beyond becomes the time of
+    the first reading after that, which by OTLP means that the true start is unknown. One thread at a time.
     """
 
     def __init__(self, first: float) -> None:
         self._first = self._before = self._now = first
         self._readings = 0
         self._known: dict[int, _Counted] = {}
+        self._moved: dict[float, float] = {}
+        """Starts that were after a reading, with those in their place."""
 
     def read(self, now: float) -> None:
         """Begin a reading of all series. Beyond MOST the series not read for longest are dropped."""
@@ -35,6 +38,8 @@ class Starts:
             by_age = sorted(self._known, key=lambda series: self._known[series].read)
             for series in by_age[: len(self._known) - MOST]:
                 del self._known[series]
+        while len(self._moved) > MOST:
+            del self._moved[next(iter(self._moved))]
 
     def of(self, series: int, value: float) -> float:
         """Return the start time of a series (a hash of its name and labels) with this value in this reading."""
@@ -44,7 +49,14 @@ class Starts:
         if value < counted.value:
             counted.start = self._before
         counted.value, counted.read = value, self._readings
-        return counted.start
+        return self.within(counted.start)
+
+    def within(self, start: float) -> float:
+        """Return the start, or the one in its place if the wall clock was set back beyond it."""
+        moved = self._moved.get(start, start)
+        if moved > self._now:
+            moved = self._moved[start] = self._now
+        return moved
 
     def __len__(self) -> int:
         return len(self._known)

@@ -193,7 +193,7 @@ def _points(metric: Metric, group: Iterable[Sample], starts: Starts, now: int, e
         if series in seen or (value := _valid(metric, sample.value)) is None:
             continue
         seen.add(series)
-        start = sample.start
+        start = None if sample.start is None else starts.within(sample.start)
         if start is None and metric.kind is not Kind.GAUGE:
             start = starts.of(series, sum(value.counts) if isinstance(value, Distribution) else value)
         times = int((start or 0) * 1e9), now

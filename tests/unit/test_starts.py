@@ -39,6 +39,18 @@ def test_start_is_never_after_its_reading() -> None:
     assert read(subject, 160.0, a=1)["a"] <= 160.0
 
 
+def test_clock_that_was_set_back_gives_one_new_start() -> None:
+    """Starts after a reading become its time, and stay that when the clock has passed the former start again."""
+    subject = Starts(100.0)
+    read(subject, 110.0, a=5)
+    read(subject, 120.0, a=4)
+
+    assert {"a": 50.0, "b": 50.0} == read(subject, 50.0, a=4, b=1)
+    assert {"a": 50.0, "b": 50.0} == read(subject, 130.0, a=4, b=1)
+    assert {"a": 40.0, "b": 40.0} == read(subject, 40.0, a=4, b=1)
+    assert {"a": 40.0, "b": 40.0, "c": 40.0} == read(subject, 140.0, a=4, b=0, c=1)
+
+
 def test_those_ended_longest_ago_are_forgotten() -> None:
     """However many series there were, those of the last readings are kept and the number is bounded."""
     subject = Starts(100.0)

@@ -76,6 +76,20 @@ def test_counter_is_a_cumulative_monotonic_sum_with_its_start() -> None:
     assert {} == attributes(second)
 
 
+def test_start_is_never_after_the_time_of_its_point() -> None:
+    """After the wall clock was set back, neither a start of its own nor the exporter's is after the point."""
+    starts = Starts(100.0)
+    samples = [Sample(CALLS, {"api": "a"}, 5, start=150.0), CALLS.sample(5, {"api": "b"})]
+
+    seen = []
+    for at in (200.0, 50.0, 160.0):
+        [request] = otlp.metrics(samples, RESOURCE, starts, at)
+        [calls] = encode_metrics(request).resource_metrics[0].scope_metrics[0].metrics
+        seen.append([point.start_time_unix_nano / 1e9 for point in calls.sum.data_points])
+
+    assert [[150, 100], [50, 50], [50, 50]] == seen
+
+
 def test_counter_that_fell_has_a_new_start() -> None:
     """The start of a counter or histogram that fell, and of no other, moves to the reading before."""
     starts = Starts(100.0)
