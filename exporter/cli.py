@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import resource
 import signal
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from exporter import discover, log, option_sources, otlp, settings, streams
+from exporter import discover, log, option_sources, otlp, rlimits, settings, streams
 from exporter.app import App
-from exporter.bpf import libbpf, memory, multi, privileges
+from exporter.bpf import libbpf, memory, multi, privileges, watch
 from exporter.bpf.native import BpfError
 from exporter.discover import Found
 from exporter.log import uncaught
@@ -61,6 +62,7 @@ def _run(chosen: Settings, found: Mapping[str, Found], flags: Mapping[str, Any])
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # its default would end the process before App handles it
     plan = otlp.plan(chosen.otlp, os.environ)
     statistics = _statistics() if chosen.bpf_stats or "custom" in chosen.collectors else None
+    rlimits.raise_to(resource.RLIMIT_MEMLOCK, watch.all_bytes())  # before its privilege is dropped
     if not chosen.privileges_keep:
         _drop_capabilities(chosen)
     log.start()

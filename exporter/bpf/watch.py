@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from exporter.bpf.native import failure, require_descriptors
+from exporter.bpf.native import BpfError, failure, require_descriptors
 
 LEAST_RING, MOST_RING = 1 << 16, 1 << 18
 """Bytes; a process that starts takes about 1 KiB. The kernel lets a user lock half a MiB for each CPU."""
@@ -43,6 +43,10 @@ _BY_EXEC = 1 << 13
 _NO_FILE = bytes(24)
 _FILE_NUMBER, _FILE_NAME = struct.Struct("=8xQ"), 32
 """In the file of a record: after the device is the inode number; after generation, prot and flags the name."""
+
+_LOCKED = (
+    "raise its limit (LimitMEMLOCK, ulimit -l) or kernel.perf_event_mlock_kb, which all perf events of a user share"
+)
 
 log = logging.getLogger(__name__)
 
@@ -131,6 +135,15 @@ class Watch:
             self.drop(descriptor)
 
 
+def all_bytes(online: Path = ONLINE) -> int:
+    """Return the memory that the rings of all CPUs lock; 0 where the CPUs are unknown."""
+    try:
+        cpus = len(cpus_of(online.read_text()))
+    except OSError:
+        return 0
+    return cpus * (mmap.PAGESIZE + ring_bytes(cpus))
+
+
 def ring_bytes(cpus: int) -> int:
     """Size of each CPU's ring, a power of two."""
     return 1 << max(LEAST_RING, min(MOST_RING, ALL_RINGS // max(1, cpus))).bit_length() - 1
@@ -144,7 +157,10 @@ class _Ring:
             self._memory = mmap.mmap(self.descriptor, mmap.PAGESIZE + size)
         except OSError as error:
             os.close(self.descriptor)
-            raise failure(error.errno or errno.EINVAL, f"map the event ring of CPU {cpu}") from error
+            attempted = f"map the event ring of CPU {cpu}"
+            if error.errno == errno.EPERM:  # what else the kernel checks was checked when the event was opened
+                raise BpfError(errno.EPERM, f"{attempted}: too much locked memory: {_LOCKED}") from error
+            raise failure(error.errno or errno.EINVAL, attempted) from error
         self._words = memoryview(self._memory)[: mmap.PAGESIZE].cast("Q")
         self._data = memoryview(self._memory)[mmap.PAGESIZE :]
 
