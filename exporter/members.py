@@ -200,22 +200,34 @@ class Members:
         `page` returns the series of the page to come. Returns the keys of the sums that keep the counts; none where the
         series is not known, or was added to no sum.
         """
-        former = self._former(key, sample.start)
-        member = self._pop(key)
-        if member is not None:
-            counted, has = member.last, {it for it in (member.into, *member.elsewhere) if it is not None}
-        elif former:
-            on_page = page()
-            absent = [it for it in former if it not in on_page or on_page[it].start != sample.start]
-            rest, has = self._without(absent, sample.value)
-            counted = values.minus(sample.value, rest)
-        if (member is None and not former) or not has:
+        parts = self.leave(key, sample, page)
+        if not parts:
             return set()
+        has = {it for it, _ in parts}
+        counted = values.zero(sample.value)
+        for _, part in parts:
+            counted = values.plus(counted, part)
         self.moved[into] = values.plus(self.moved[into], counted) if into in self.moved else counted
         kept = self._kept.setdefault(into, set())
         self._of.update(has - kept)
         kept |= has
         return has
+
+    def leave(self, key: str, sample: Sample, page: Callable[[], Mapping[str, Sample]]) -> list[tuple[str, Value]]:
+        """Forget a series. Return the keys of the sums that have its counts, with these; `page` as of `move`."""
+        former = self._former(key, sample.start)
+        member = self._pop(key)
+        if member is not None:
+            return [(into, counted) for into, counted in member.parts() if into is not None]
+        on_page = page() if former else {}
+        found, value = [], sample.value
+        for before in former:
+            if before not in on_page or on_page[before].start != sample.start:
+                for into, counted in self._take_over(before, value):
+                    if into is not None:
+                        value = values.minus(value, counted)
+                        found.append((into, counted))
+        return found
 
     def _without(self, former: list[str], value: Value) -> tuple[Value, set[str]]:
         """Take counts of series over; return those of `value` that they did not have, and the sums with the others."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -39,6 +39,10 @@ class _Sum:
         if self.exemplars and isinstance(self.counted, Distribution):
             return replace(self.counted, exemplars=self.exemplars)
         return self.counted
+
+    def sample(self) -> Sample:
+        """Return the series."""
+        return Sample(self.metric, self.labels, self.value(), self.start)
 
     def less(self, again: Value) -> None:
         """Take back what was added though another sum has it; what was shown stays, whatever fractions are rounded."""
@@ -108,27 +112,35 @@ class Reduction:
     def retire(self, samples: Iterable[Sample], seconds: float) -> Iterator[Sample]:
         """Yield the counters and histograms of a process that is shown no more, those that have series of their own.
 
-        What is part of a sum stays in the sum, which is shown for so many seconds at least.
+        What is part of a sum over processes stays in the sum, which is shown for so many seconds at least. A sum with a
+        pid is of the process alone, and ends with it: the next program of the pid counts from 0.
         """
         shortened: set[str] = set()
+        own: dict[str, _Sum] = {}
         for sample in samples:
             rule = self._rule(sample.metric) if self._profile < Profile.DEBUG else None
             if sample.metric.kind is Kind.GAUGE or (rule and not rule.shown):
                 continue
             if rule and rule.without and not (rule.singly and rule.singly(sample)):
-                one, _ = self._sum(sample, rule.without)
+                one, into = self._sum(sample, rule.without)
                 rise, others = self._members.take(values.key(sample.metric, sample.labels), sample)
                 one.counted = values.plus(one.counted, rise)
-                for it in (one, *(self._sums[into] for into in others)):
-                    it.until = self._now() + seconds
+                for key in (into, *others):
+                    self._sums[key].until = self._now() + seconds
+                    if self._sums[key].labels.get("pid"):
+                        own[key] = self._sums[key]
             else:
                 yield self._coarse(self._short(sample, rule, shortened) if rule and rule.joined else sample)
+        for key, one in own.items():
+            if not self._members.has(key):
+                del self._sums[key]
+                yield self._coarse(one.sample())
 
     def move(self, moves: Iterable[Move], samples: Collection[Sample]) -> Iterator[tuple[Move, tuple[str, ...]]]:
         """Apply the moves of series that are part of sums, and yield the others with the keys that each may have here.
 
-        A sum keeps what it has of a series that moved, and is shown for RETENTION at least. `samples` are those of the
-        page to come.
+        A sum over processes keeps what it has of a series that moved, and is shown for RETENTION at least. A sum with a
+        pid gives it up. `samples` are those of the page to come.
         """
         page = cache(lambda: {values.key(it.metric, it.labels): it for it in samples})
         for move in moves:
@@ -143,9 +155,23 @@ class Reduction:
                 joined = rule.joined if rule else frozenset[str]()
                 short = {name: text for name, text in labels.items() if name not in joined}
                 yield move, (key, values.key(move.metric, short)) if joined else (key,)
+            elif _left(labels, rule.without).get("pid"):
+                yield from self._leave(key, move, page)
             else:
                 for into in self._members.move(key, move.series, move.into, page):
                     self._sums[into].until = self._now() + RETENTION
+
+    def _leave(
+        self, key: str, move: Move, page: Callable[[], Mapping[str, Sample]]
+    ) -> Iterator[tuple[Move, tuple[str, ...]]]:
+        """Take what a series has counted out of its sums. Yield those that have ended with that."""
+        for into, counted in self._members.leave(key, move.series, page) if move.series else ():
+            one = self._sums[into]
+            whole = one.sample()
+            one.counted = values.minus(one.counted, counted)
+            if not self._members.has(into):
+                del self._sums[into]
+                yield Move(move.metric, whole, move.into), (into,)
 
     def _may_move(self, before: str, into: str) -> bool:
         """Return whether the counts of a sum without members are to move to another one.
@@ -160,7 +186,7 @@ class Reduction:
         for key, one in list(self._sums.items()):
             one.shown = one.counted if one.present or one.until > now else None
             if one.shown is not None:
-                yield self._coarse(Sample(one.metric, one.labels, one.value(), one.start))
+                yield self._coarse(one.sample())
             elif not self._members.has(key):
                 del self._sums[key]
 
@@ -187,7 +213,7 @@ class Reduction:
 
     def _sum(self, sample: Sample, without: frozenset[str]) -> tuple[_Sum, str]:
         """Return the sum that a counter or histogram is part of, and its key."""
-        labels = _left(sample, without)
+        labels = _left(sample.labels, without)
         into = values.key(sample.metric, labels)
         one = self._sums.get(into)
         if one is None:
@@ -216,13 +242,13 @@ class Reduction:
         return Sample(sample.metric, sample.labels, few, sample.start)
 
 
-def _left(sample: Sample, without: frozenset[str]) -> Labels:
-    return {name: text for name, text in sample.labels.items() if text and name not in without}
+def _left(labels: Labels, without: frozenset[str]) -> Labels:
+    return {name: text for name, text in labels.items() if text and name not in without}
 
 
 def _combine(sample: Sample, without: frozenset[str], gauges: dict[str, Sample]) -> None:
     """Add a gauge to those of the page that differ from it in labels only which the profile leaves out."""
-    labels = _left(sample, without)
+    labels = _left(sample.labels, without)
     into = values.key(sample.metric, labels)
     value = values.combine(sample.metric, gauges[into].value, sample.value) if into in gauges else sample.value
     gauges[into] = Sample(sample.metric, labels, value)

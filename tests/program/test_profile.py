@@ -162,7 +162,7 @@ def test_durations_have_few_classic_buckets(profile: Profile, shown: int) -> Non
     assert sum(fine.counts) == sum(classic(few).counts)
     assert (len(classic(of_convention).counts) == 17) is (profile is not Profile.FLEET)
     retired = [lines_of(it.value) for it in Reduction(profile).retire([waited.sample(fine, {"pid": "1"})], 1)]
-    assert retired == ([lines_of(few)] if profile is Profile.DEBUG else [])  # of the others it is in the sum
+    assert retired == ([] if profile is Profile.FLEET else [lines_of(few)])  # there it is in the sum over processes
 
 
 def test_counters_never_fall() -> None:
@@ -302,6 +302,59 @@ def test_a_process_that_is_shown_no_more(seen: bool) -> None:
     limit.retire([after], 300)
     now = 300.0
     assert [] == [sample for sample in limit.apply([]) if sample.metric is CALLS]
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_next_program_of_a_process_counts_from_0(seen: bool) -> None:
+    """Counts of a program that another one replaced are folded, not among those of the new program with its pid.
+
+    So are those that the profile adds up for each process: over functions, or implicit and other frees.
+    """
+    limit = SeriesLimit("test", 1000, profile=Profile.NODE)
+    freed = declared()["gpu.cuda.memory.frees"]
+
+    def program(explicit: int, implicit: int, start: float) -> list[Sample]:
+        labels = {"pid": "1", "comm": "python3", "memory": "device"}
+        return [
+            Sample(freed, labels, explicit, start),
+            Sample(freed, {**labels, "implicit": "true"}, implicit, start),
+        ]
+
+    def found(samples: list[Sample]) -> dict[tuple[str | None, str | None], object]:
+        shown = [it for it in limit.apply(samples) if it.metric is freed]
+        return {(it.labels.get("pid"), it.labels.get("overflow")): it.value for it in shown}
+
+    if seen:
+        assert {("1", None): 5} == found(program(5, 0, 1.0))
+    limit.retire(program(5, 60, 1.0), 300)
+    assert {(None, "true"): 65} == found([])
+    assert {("1", None): 7, (None, "true"): 65} == found(program(7, 0, 2.0))
+    limit.retire(program(8, 1, 2.0), 300)
+    assert {(None, "true"): 74} == found([])
+
+
+@pytest.mark.parametrize("collected", [Profile.NODE, Profile.DEBUG])
+def test_next_program_of_a_process_counts_from_0_on_a_page(collected: Profile) -> None:
+    """On a page of the profile node, of a collector that has it or shows more, a replaced program is folded too."""
+    limit, pages = SeriesLimit("test", 1000, profile=collected), Pages(0, collected)
+    freed = declared()["gpu.cuda.memory.frees"]
+
+    def program(explicit: int, implicit: int, start: float) -> list[Sample]:
+        labels = {"pid": "1", "comm": "python3", "memory": "device"}
+        return [
+            Sample(freed, labels, explicit, start),
+            Sample(freed, {**labels, "implicit": "true"}, implicit, start),
+        ]
+
+    def found(samples: list[Sample]) -> dict[tuple[str | None, str | None], object]:
+        page = pages.within(lambda: limit.apply(samples), None, Profile.NODE)
+        shown = [it for it in page if it.metric is freed]
+        return {(it.labels.get("pid"), it.labels.get("overflow")): it.value for it in shown}
+
+    assert {("1", None): 5} == found(program(5, 0, 1.0))
+    limit.retire(program(5, 60, 1.0), 300)
+    assert {("1", None): 7, (None, "true"): 65} == found(program(7, 0, 2.0))
+    assert {("1", None): 9, (None, "true"): 65} == found(program(8, 1, 2.0))
 
 
 def test_what_does_not_work_is_shown_singly() -> None:
