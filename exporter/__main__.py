@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -12,6 +13,8 @@ _RESERVE: list[object] = []
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; 1 with a sentence on standard error in a shortage."""
+    # Its default would end the program before App handles it: imports take a second or two.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     sentence = shortage.foreseen()
     if not sentence:
         try:

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import resource
-import signal
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -59,7 +58,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(chosen: Settings, found: Mapping[str, Found], flags: Mapping[str, Any]) -> int:
     uncaught.to_log()
     memory.give_back()
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # its default would end the process before App handles it
     plan = otlp.plan(chosen.otlp, os.environ)
     statistics = _statistics() if chosen.bpf_stats or "custom" in chosen.collectors else None
     rlimits.raise_to(resource.RLIMIT_MEMLOCK, watch.all_bytes())  # before its privilege is dropped

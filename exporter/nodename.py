@@ -10,6 +10,12 @@ VARIABLE = "NODE_NAME"
 """Variable with Kubernetes' name of the node, which the chart sets from the pod's spec.nodeName."""
 
 
+def kubernetes_node(environ: Mapping[str, str] = os.environ) -> str:
+    """Return the variable's value; empty where there is none, or none that is UTF-8."""
+    name = environ.get(VARIABLE, "").strip()
+    return name if name.isprintable() else ""
+
+
 def node_name(environ: Mapping[str, str] = os.environ) -> str:
-    """Return the variable's value, or else the host name of this process."""
-    return environ.get(VARIABLE, "").strip() or platform.node()
+    """Return the name of the Kubernetes node, or else the host name of this process."""
+    return kubernetes_node(environ) or platform.node()

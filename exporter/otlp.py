@@ -18,6 +18,8 @@ _AGGREGATION = "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION"
 _EXPLICIT, _EXPONENTIAL = "explicit_bucket_histogram", "base2_exponential_bucket_histogram"
 _ENDPOINT, _HEADERS = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_HEADERS"
 _WHOLE = re.compile(r"[0-9]{1,10}", re.ASCII)
+_SECONDS = re.compile(r"[0-9]{1,10}(\.[0-9]{1,9})?", re.ASCII)
+_COMPRESSIONS = ("none", "gzip", "deflate")
 _RESOLVERS = ("dns:", "unix:", "unix-abstract:", "ipv4:", "ipv6:", "vsock:", "xds:", "passthrough:")
 """Schemes of gRPC's own names (grpc/doc/naming.md)."""
 log = logging.getLogger(__name__)
@@ -76,6 +78,7 @@ def plan(settings: OtlpSettings, environ: Mapping[str, str]) -> Plan:
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return Plan(None, None)
     _choice(environ, _TEMPORALITY, "cumulative")
+    _warn_of_requests(environ)
     queue_size = _number(environ, "OTEL_BSP_MAX_QUEUE_SIZE", 2048)
     return Plan(
         _signal("metrics", settings, environ),
@@ -185,6 +188,16 @@ def _choice(environ: Mapping[str, str], name: str, *known: str) -> str:
     if value:
         log.warning("%s=%.40r is not supported; metrics are pushed as %s", name, value, known[0])
     return known[0]
+
+
+def _warn_of_requests(environ: Mapping[str, str]) -> None:
+    """Warn of values that the SDK's exporters over HTTP ignore."""
+    for prefix in ("OTEL_EXPORTER_OTLP_", "OTEL_EXPORTER_OTLP_METRICS_", "OTEL_EXPORTER_OTLP_TRACES_"):
+        seconds, compression = (environ.get(prefix + name, "").strip() for name in ("TIMEOUT", "COMPRESSION"))
+        if seconds and not _SECONDS.fullmatch(seconds):
+            log.warning("%sTIMEOUT=%.40r is not a number of seconds; 10 s are used", prefix, seconds)
+        if compression and compression.lower() not in _COMPRESSIONS:
+            log.warning("%sCOMPRESSION=%.40r is not supported; requests are not compressed", prefix, compression)
 
 
 def _number(environ: Mapping[str, str], name: str, default: int) -> int:

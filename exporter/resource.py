@@ -5,13 +5,12 @@ https://opentelemetry.io/docs/specs/semconv/resource/
 
 from __future__ import annotations
 
-import os
 import platform
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from exporter import __version__
-from exporter.nodename import VARIABLE, node_name
+from exporter.nodename import kubernetes_node, node_name
 from exporter.options import SettingsError
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ def own() -> Resource:
         "host.name": node,
         "host.arch": _ARCHITECTURES.get(platform.machine(), platform.machine()),
     }
-    if os.environ.get(VARIABLE):
+    if kubernetes_node():
         attributes["k8s.node.name"] = node
     return Resource(attributes, SCHEMA_URL).merge(OTELResourceDetector().detect())
 

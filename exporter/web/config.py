@@ -93,8 +93,14 @@ class WebConfigFile:
         self._config = WebConfig()
 
     def read(self) -> WebConfig:
-        """Return the current configuration in the file. Raises WebConfigError."""
+        """Return the current configuration in the file. Raises WebConfigError.
+
+        A file that has become empty is an error too: it may be in the middle of being rewritten, and TLS and users
+        would be gone meanwhile.
+        """
         content = read(self.path)
+        if (self._content or b"").strip() and not content.strip():
+            raise WebConfigError(f"{self.path} has become empty; write {{}} for a configuration without TLS and users")
         if content != self._content:
             self._config, self._content = parse(content, self.path), content
         return self._config

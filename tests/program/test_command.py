@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -120,6 +121,19 @@ def test_systemd_is_notified(run: Callable[..., Exporter], tmp_path: Path) -> No
 
     assert {b"READY=1", b"WATCHDOG=1", b"RELOADING=1", b"STOPPING=1"} == set(heard)
     assert heard.index(b"READY=1") < heard.index(b"RELOADING=1")
+
+
+def test_a_hangup_during_the_start() -> None:
+    """SIGHUP does not end the program before it handles it: its imports take a second or two on a busy machine."""
+    program = """if True:
+        import os, signal, sys
+        from exporter import __main__, shortage
+        shortage.foreseen = lambda: os.kill(os.getpid(), signal.SIGHUP) or "it goes on"
+        sys.exit(__main__.main([]))
+    """
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+    assert (1, "accel-exporter: it goes on\n") == (done.returncode, done.stderr)
 
 
 def test_version() -> None:

@@ -516,6 +516,23 @@ def test_plan_takes_the_batch_processors_variables(caplog: pytest.LogCaptureFixt
     assert 5.0 == plan(OtlpSettings("http://c", metrics_interval=5.0), {"OTEL_METRIC_EXPORT_INTERVAL": "1"}).interval
 
 
+@pytest.mark.parametrize(("timeout", "compression"), [("", ""), ("2.5", "gzip"), (" 10 ", "Deflate"), ("7", "none")])
+def test_variables_of_requests(timeout: str, compression: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A value that the SDK takes brings no warning."""
+    words = {"OTEL_EXPORTER_OTLP_TIMEOUT": timeout, "OTEL_EXPORTER_OTLP_METRICS_COMPRESSION": compression}
+    plan(OtlpSettings("http://c"), words)
+    assert [] == caplog.messages
+
+
+def test_variables_of_requests_that_are_ignored(caplog: pytest.LogCaptureFixture) -> None:
+    """A value that the SDK ignores is one warning, with what is used in its place."""
+    plan(OtlpSettings("http://c"), {"OTEL_EXPORTER_OTLP_TIMEOUT": "x", "OTEL_EXPORTER_OTLP_TRACES_COMPRESSION": "zstd"})
+    assert [
+        "OTEL_EXPORTER_OTLP_TIMEOUT='x' is not a number of seconds; 10 s are used",
+        "OTEL_EXPORTER_OTLP_TRACES_COMPRESSION='zstd' is not supported; requests are not compressed",
+    ] == caplog.messages
+
+
 @pytest.mark.parametrize(
     ("name", "kept", "other"),
     [

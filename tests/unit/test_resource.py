@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 
 import pytest
@@ -31,6 +32,15 @@ def test_pod_is_named_after_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_outside_kubernetes_the_host_has_its_own_name() -> None:
     """Without NODE_NAME it is the host's name, and no node of Kubernetes."""
+    found = resource.own().attributes
+
+    assert (platform.node(), platform.node()) == (found["service.instance.id"], found["host.name"])
+    assert "k8s.node.name" not in found
+
+
+def test_a_node_name_that_is_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A NODE_NAME that is not UTF-8 is none: OTLP's texts are, and a resource without host.name names no node."""
+    monkeypatch.setitem(os.environb, b"NODE_NAME", b"node-\xff")
     found = resource.own().attributes
 
     assert (platform.node(), platform.node()) == (found["service.instance.id"], found["host.name"])

@@ -144,6 +144,23 @@ def test_promtool_agrees(text: str, right: bool, tmp_path: Path) -> None:
         parse(path.read_bytes(), path)
 
 
+def test_a_file_that_becomes_empty_is_an_error(tmp_path: Path) -> None:
+    """Users stay needed while the file is rewritten; one that was empty from the start needs none."""
+    path = tmp_path / "web.yml"
+    path.write_text("\n")
+    file = WebConfigFile(path)
+    assert {} == file.read().users
+    path.write_text("")
+    assert {} == file.read().users
+    path.write_text(f"basic_auth_users:\n  a: {HASH}")
+    assert {"a": HASH} == file.read().users
+    path.write_text("\n")
+    with pytest.raises(WebConfigError, match="has become empty; write {}"):
+        file.read()
+    path.write_text("{}")
+    assert {} == file.read().users
+
+
 def test_file_is_followed_and_its_loss_is_an_error(tmp_path: Path) -> None:
     """A change of the file counts at the next reading; a missing or too large file is an error."""
     path = tmp_path / "web.yml"
