@@ -33,7 +33,7 @@ from exporter.background.child import die_with_parent
 from exporter.web import listen
 
 ROOT = Path(__file__).resolve().parents[2]
-READY_WITHIN = SEEN_WITHIN = 60.0
+READY_WITHIN = SEEN_WITHIN = 150.0
 ALLOCATIONS_WITHIN = 20.0
 ATTACHED = "accel_exporter_probe_attached"
 XID, XID_AFTER = 94, 3

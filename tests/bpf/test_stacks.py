@@ -276,7 +276,9 @@ def test_a_launch_through_both_layers_is_one(layers: str, leaf: str) -> None:
         Script("libcudart.so.12") as job,
     ):
         job.run("lib.cudaDeviceSynchronize()")  # has the driver mapped
-        until(lambda: observed.attached(job.pid, ()), "its calls are seen")
+        names = {"driver": ("libcuda.so.1",), "runtime": ("libcudart.so.12",)}
+        libraries = [str(BUILD / name) for name in names.get(layers, ("libcuda.so.1", "libcudart.so.12"))]
+        until(lambda: observed.attached(job.pid, libraries), "its calls are seen")
         for _ in range(SITES):
             job.run("assert not lib.cudaGraphLaunch(None, None)")
         samples = [it for it in profiles.source.launches().samples if it.labels.get("pid") == str(job.pid)]

@@ -45,6 +45,7 @@ WITHOUT_DATA = {
     ("cuda", "Untracked allocations"),
     ("cuda", "Frees of unseen allocations"),
     ("exporter", "Probes not attached"),
+    ("exporter", "Pods left out"),
     ("exporter", "Custom probes running"),
     ("exporter", "Map usage of custom probes"),
     ("exporter", "Losses of custom probes"),
@@ -52,10 +53,10 @@ WITHOUT_DATA = {
     ("exporter", "Time in custom programs"),
     ("exporter", "Stacks without frames"),
     *(("exporter", title) for title in ("Bound used by the worst process", "Probed in windows")),
-    *(("cuda", f"${label}") for label in ("namespace", "pod", "slurm_job_id")),
+    *(("cuda", f"${label}") for label in ("namespace", "pod", "slurm_job_id", "workload")),
     *((stem, "$cluster") for stem in ("cuda", "exporter")),
 }
-"""Faults, custom probes, profiles and NCCL (messages are what is probed in windows) that this run has none of, and
+"""Faults, pods, custom probes, profiles and NCCL (messages are what is probed in windows) that this run has none of, and
 names that its processes do not have; other processes may.
 """
 

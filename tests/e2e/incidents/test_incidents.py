@@ -14,10 +14,10 @@ from tests.e2e.incidents.faster import Clock
 from tests.e2e.incidents.incident import Incident, Notice
 from tests.e2e.incidents.timelines import HEALTHY, INCIDENTS
 
-CLOCKS = (Clock(60), Clock(20))
+CLOCKS = (Clock(40), Clock(15))
 """The second, where the machine stopped for so long in the first that series were absent as in no cluster."""
-MISSED = 4
-"""Minutes without a scrape after which that is so: Prometheus looks back for five."""
+MISSED = 2
+"""Minutes without a scrape after which that is so: rules that wait for one or two would wait for longer."""
 
 pytestmark = [
     pytest.mark.timeout(1200),
