@@ -44,6 +44,7 @@ FEATURES = {
     "Xids, SXids, lost GPUs": "faults of GPUs",
     "NCCL calls and bytes": "collectives",
     "NCCL errors": "collectives",
+    "NCCL hang of non-blocking calls": "collectives",
     "NCCL communicators in memory": "collectives",
     "NCCL stragglers": "collectives",
     "traces of collectives": "collectives",

@@ -2,6 +2,7 @@
 /* What is counted of a call where it begins, and where it ends a group or a communicator. */
 #pragma once
 #include "groups.h"
+#include "pending.h"
 
 /* What a collective moves. AlltoAllv counts what goes to each rank; its bus bytes leave out what stays. */
 static __always_inline void count_bytes(struct pt_regs *ctx, struct cookie cookie,
@@ -150,6 +151,7 @@ static __always_inline void count(struct pt_regs *ctx, __u32 tgid, struct cookie
 		change_group(ctx, tgid, caller, cookie, now);
 		break;
 	case effect_end:
+		end_pending(tgid, argument(ctx, cookie.comm_at));
 		end_communicator(tgid, argument(ctx, cookie.comm_at));
 		break;
 	default:

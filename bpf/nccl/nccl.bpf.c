@@ -50,6 +50,8 @@ static __always_inline void begin(struct pt_regs *ctx, __u32 tgid, struct cookie
 
 	*call = (struct flight){.cookie = cookie, .ip = PT_REGS_IP(ctx), .type = -1, .peer = -1};
 	call->second = PT_REGS_PARM2(ctx);
+	if (cookie.effect == effect_create) /* the communicator that is split, shrunk or grown */
+		call->second = PT_REGS_PARM1(ctx);
 	if (cookie.comm_at != NO_ARGUMENT)
 		call->comm = argument(ctx, cookie.comm_at);
 	if (cookie.peer_at != NO_ARGUMENT)
@@ -99,7 +101,7 @@ int on_enter(struct pt_regs *ctx)
 #define MOST_CREATED 64
 
 /* ncclSuccess, or ncclInProgress: what the call made is there, though it may not be ready. */
-static __always_inline void apply(__u32 tgid, struct caller *caller)
+static __always_inline void apply(__u32 tgid, struct caller *caller, __s32 code)
 {
 	struct flight *call = &caller->call;
 
@@ -112,6 +114,7 @@ static __always_inline void apply(__u32 tgid, struct caller *caller)
 				      (__u64)call->who.nranks << 32 | (__u32)call->who.rank, caller->depth);
 		else
 			created(tgid, call->cookie.layout, call->comm);
+		note_creation(tgid, call, code);
 		break;
 	case effect_create_many:
 		for (__u32 i = 0; i < MOST_CREATED && i < (__u32)call->second; i++)
@@ -120,22 +123,6 @@ static __always_inline void apply(__u32 tgid, struct caller *caller)
 	default:
 		break;
 	}
-}
-
-/* The library gives an error at each call of this function: it is counted when it is new. */
-static __always_inline void note_async_error(__u32 tgid, const struct flight *call, __u64 now)
-{
-	struct comm_key key = {.tgid = tgid, .address = call->comm};
-	struct communicator *on = bpf_map_lookup_elem(&communicators, &key);
-	__u32 code = read_u64(call->second);
-
-	if (!on) /* one that has made no call yet */
-		on = communicator_at(tgid, call->cookie, call->comm);
-	if (!on || on->async_error == code || code == IN_PROGRESS)
-		return;
-	on->async_error = code;
-	if (code)
-		count_error(tgid, call->cookie.api, code, now);
 }
 
 /* The library refused the call: the next one has its number, as it has for the library. */
@@ -222,7 +209,7 @@ AT_RETURN(on_return)
 	}
 	now = bpf_ktime_get_ns();
 	if (!code || code == IN_PROGRESS)
-		apply(thread.tgid, caller);
+		apply(thread.tgid, caller, code);
 	else
 		count_error(thread.tgid, cookie.api, code, now);
 	key.address = call->comm;
@@ -254,6 +241,7 @@ EXEC int on_exec(struct bpf_raw_tracepoint_args *ctx)
 }
 
 DROP(callers, struct thread)
+DROP(pending, struct comm_key)
 
 static long drop_communicator(void *map, const struct comm_key *at, struct communicator *on, void *unused)
 {
@@ -286,6 +274,7 @@ int forget(void *ctx __attribute__((unused)))
 	drop_ended(callers);
 	bpf_for_each_map_elem(&communicators, drop_communicator, NULL, 0);
 	drop_ended(peers);
+	drop_ended(pending);
 	bpf_for_each_map_elem(&held, drop_held, NULL, 0);
 	return 0;
 }

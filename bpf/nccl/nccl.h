@@ -120,6 +120,16 @@ struct communicator {
 #define MOST_COMMUNICATORS 8192
 MAP(communicators, HASH, struct comm_key, struct communicator, MOST_COMMUNICATORS);
 
+/* Work of a non-blocking communicator that the library reports as ncclInProgress. */
+struct pending {
+	__u64 start_ns;	 /* of the call, or of the first poll seen */
+	__u64 polled_ns; /* when the library last reported it; 0: not polled yet */
+	__u32 api;	 /* the call */
+	__u32 zero;
+};
+#define MOST_PENDING 4096
+MAP(pending, HASH, struct comm_key, struct pending, MOST_PENDING);
+
 /* Calls between this rank and another, Send and Recv apart. */
 struct peer_key {
 	__u64 since_ns; /* the communicator's */
@@ -160,6 +170,7 @@ struct held {
 	__u64 lags;
 	__u64 errors;
 	__u64 callers;
+	__u64 pending;
 };
 MAP(held, HASH, __u32, struct held, 4096);
 
@@ -213,7 +224,7 @@ struct flight {
 	__u64 ip;
 	__u64 start_ns;
 	__u64 comm;   /* the argument */
-	__u64 second; /* the second argument of all */
+	__u64 second; /* the second argument; of effect_create the first */
 	__u64 count;
 	__u64 stream;
 	__s32 type;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import inf
+from time import monotonic_ns
 from typing import Any
 
 from exporter.bpf import object_path, rehearsal
@@ -16,7 +17,7 @@ from exporter.governor.subject import Subject
 from exporter.ledger import Process
 from exporter.model import Metric, Sample
 from exporter.nccl import metrics
-from exporter.nccl.activity import Activity, in_flight, read, take
+from exporter.nccl.activity import Activity, in_flight, pending, read, take
 from exporter.nccl.functions import COVERABLE, FUNCTIONS, family, scene
 from exporter.nccl.layouts import Layouts
 from exporter.nccl.messages import Messages
@@ -152,6 +153,8 @@ class Nccl(ProbeCollector[Activity]):
     def standing(self) -> Iterator[Standing]:
         for pid, call in in_flight(self.object.maps):
             yield Standing(pid, call.start_ns, function(call.cookie.api).name)
+        for pid, work in pending(self.object.maps, monotonic_ns()):
+            yield Standing(pid, work.start_ns, function(work.api).name)
 
     def close(self) -> None:
         self.node.stack_profiles.standing.remove(self.name)
@@ -168,7 +171,7 @@ class Nccl(ProbeCollector[Activity]):
             super().process_started(pid, library, from_first_call)
 
     def _read(self) -> Mapping[int, Activity]:
-        seen = read(self.object.maps, self._kinds.none)
+        seen = read(self.object.maps, self._kinds.none, monotonic_ns())
         if self.watch:
             for pid, activity in seen.items():
                 self._messages.add(activity, self.watch.missed(pid))

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from exporter.nccl.records import CommunicatorKey, CommunicatorRow, CountedRows, Flight
+from exporter.nccl.records import CommunicatorKey, CommunicatorRow, CountedRows, Flight, PendingRow
 
 if TYPE_CHECKING:
     from exporter.bpf.maps import Map
@@ -102,8 +102,15 @@ COUNTED = tuple(CountedRows.__annotations__)
 """The maps of counts; each has `tgid` in its key. The kernel's `forget` clears the others."""
 
 
-def read(maps: Mapping[str, Map], uncounted: int) -> dict[int, Activity]:
-    """Return everything the maps hold now, by pid. Calls of the kind `uncounted` are not among those in flight."""
+POLLED_NS = 60_000_000_000
+"""Time for which a communicator counts as pending after ncclCommGetAsyncError last returned ncclInProgress for it."""
+
+
+def read(maps: Mapping[str, Map], uncounted: int, now_ns: int) -> dict[int, Activity]:
+    """Return everything the maps hold at a time of the monotonic clock, by pid.
+
+    Calls of the kind `uncounted` are not among those in flight; pending communicators are.
+    """
     seen = _counts(cast(CountedRows, {name: maps[name].items() for name in COUNTED}))
     communicators: Iterable[tuple[CommunicatorKey, CommunicatorRow]] = maps["communicators"].items()
     for key, value in communicators:
@@ -117,6 +124,8 @@ def read(maps: Mapping[str, Map], uncounted: int) -> dict[int, Activity]:
     for pid, call in in_flight(maps):
         if call.cookie.kind != uncounted:
             seen[pid].in_flight += 1
+    for pid, _ in pending(maps, now_ns):
+        seen[pid].in_flight += 1
     return dict(seen)
 
 
@@ -125,6 +134,16 @@ def in_flight(maps: Mapping[str, Map]) -> Iterator[tuple[int, Flight]]:
     for key, value in maps["callers"].items():
         if value.call.sp and _will_return(maps["returning"], value.call):
             yield key.tgid, value.call
+
+
+def pending(maps: Mapping[str, Map], now_ns: int) -> Iterator[tuple[int, PendingRow]]:
+    """Yield pid and struct pending of the communicators that a process polls and that are not ready.
+
+    A program that begins a communicator and loads its data first does not wait yet.
+    """
+    for key, value in maps["pending"].items():
+        if value.polled_ns and now_ns - value.polled_ns < POLLED_NS:
+            yield key.tgid, value
 
 
 def _will_return(returning: Map, call: Flight) -> bool:

@@ -145,6 +145,14 @@ class Flight(Protocol):
     def cookie(self) -> Cookie: ...
 
 
+class PendingRow(Protocol):
+    """struct pending: work of a non-blocking communicator that is not done."""
+
+    start_ns: int
+    polled_ns: int
+    api: int
+
+
 class CountedRows(TypedDict):
     """The rows of the maps of counts, by the map's name."""
 

@@ -337,8 +337,11 @@ API(CommSplit, ncclComm_t comm, int color, int key, ncclComm_t *made, ncclConfig
 {
 	uint64_t parts[3] = {comm->commHash, ++comm->splits, color};
 
-	*made = color < 0 ? NULL : make(hash_of(parts, sizeof(parts)), comm->nRanks / 2, key);
-	return end("ncclCommSplit");
+	ncclResult_t result = end("ncclCommSplit");
+
+	/* Not blocking: the new communicator is stored when it is ready. */
+	*made = color < 0 || result ? NULL : make(hash_of(parts, sizeof(parts)), comm->nRanks / 2, key);
+	return result;
 }
 
 API(CommShrink, ncclComm_t comm, int *exclude, int count, ncclComm_t *made, ncclConfig_t *config, int flags)
