@@ -208,7 +208,7 @@ def _hardware() -> Iterator[Incident]:
 
     port = 'instance="n1",device="mlx5_0",port="1"'
     storm = node_series("n1") | {
-        f'rdma_pfc_pause_storms_total{{{port},severity="error"}}': "0x10 0+3x50",
+        f'rdma_pfc_pause_storms_total{{{port},severity="error"}}': "0x10 3x20 6x30",
         f'rdma_pfc_pause_time_seconds_total{{{port},priority="3",direction="sent"}}': "0x10 0+30x50",
     }
     yield Incident("nic-stops-its-switch", storm, (Notice("RdmaPauseStorm", "mlx5_0 on n1.", 19),))
