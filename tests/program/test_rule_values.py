@@ -94,8 +94,9 @@ TWICE = {
     ("GpuNvlinkErrorsRising", "perMinute"),
     ("LlmFirstTokenSlow", "ratio"),
     ("LlmTokensSlow", "ratio"),
+    ("NcclHang", "seconds"),
 }
-"""Thresholds of two series each of which a GPU has one, or of two windows."""
+"""Thresholds of two series each of which a GPU has one, of two windows, or with and without a label."""
 
 
 def test_each_threshold_changes_its_rule(tmp_path: Path) -> None:

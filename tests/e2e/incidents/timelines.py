@@ -98,17 +98,18 @@ def _topology() -> Iterator[Incident]:
         leaf |= {f'accel_node_topology_info{{instance="n{number}",leaf="leaf{number // 4}"}}': "1x60"}
     yield Incident("leaf-of-the-topology-reboots", leaf, (Notice("SwitchSuspected", "leaf0", 32),))
 
-    # Two jobs, each with half of its nodes on the switch: it stands for both. After a reboot a job that still hangs has its page.
-    for name, state, jobs, pages in (
+    # Each job has half of its nodes on the switch, which stands for both. After a reboot a job that hangs on is a page.
+    again = Notice("NcclHang", "Workload train ", 44)
+    for name, state, pods, pages in (
         ("switch-stops-two-jobs", "4x10 1x50", ("train", "tune"), ()),
-        ("switch-reboots-and-a-job-hangs-on", "4x10 1x10 4x40", ("train",), (Notice("NcclHang", "Workload train ", 44),)),
+        ("switch-reboots-and-a-job-hangs-on", "4x10 1x10 4x40", ("train",), (again,)),
     ):
         hurt: dict[str, str] = {}
-        for number in range(4 * len(jobs)):
+        for number in range(4 * len(pods)):
             node, on = f"n{number}", number % 4 // 2
             hurt |= link_series(node, "4x60" if on else state)
             hurt |= {f'accel_node_topology_info{{instance="{node}",leaf="leaf{on}"}}': "1x60"}
-            hurt |= rank_series(node, f"{jobs[number // 4]}-worker-{number % 4}", STANDS, 2, "0x10 1x50")
+            hurt |= rank_series(node, f"{pods[number // 4]}-worker-{number % 4}", STANDS, 2, "0x10 1x50")
         yield Incident(name, hurt, (Notice("SwitchSuspected", "leaf0", 22), *pages))
 
     rails = node_series("n1")
