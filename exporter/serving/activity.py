@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 from exporter.durations import duration_bounds, shown
 from exporter.model import Distribution, Labels, Metric, Value
@@ -19,6 +20,12 @@ DURATION = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 2
 FIRST_TOKEN = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 PER_TOKEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
 """Bounds of the semantic conventions for generative AI (docs/gen-ai/gen-ai-metrics.md)."""
+_NOT_SHOWN: Mapping[tuple[float, ...], tuple[float, ...]] = {
+    DURATION: (0.01, 0.02, 0.04),
+    FIRST_TOKEN: (0.001, 0.005, 0.06, 0.75, 7.5),
+    PER_TOKEN: (0.3, 0.75),
+}
+"""Bounds that no classic bucket has, because each bucket is a series; 12 buckets stay."""
 QUEUE = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0)
 GAP_FIRST = -12
 """GAP_FIRST of bpf/serving/serving.h."""
@@ -42,7 +49,15 @@ class Histogram:
         self.sum += total
 
     def distribution(self) -> Distribution:
-        return Distribution(self.bounds, tuple(self.counts), self.sum, shown=shown(self.bounds))
+        return Distribution(self.bounds, tuple(self.counts), self.sum, shown=_shown(self.bounds))
+
+
+@cache
+def _shown(bounds: tuple[float, ...]) -> tuple[int, ...] | None:
+    """Return the bounds that classic buckets have (Distribution.shown)."""
+    if bounds not in _NOT_SHOWN:
+        return shown(bounds)
+    return tuple(at for at, bound in enumerate(bounds) if bound not in _NOT_SHOWN[bounds])
 
 
 def gap_bounds(slots: int) -> tuple[float, ...]:
