@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -29,6 +29,8 @@ class Profile(IntEnum):
 PROFILES = tuple(profile.name.lower() for profile in Profile)
 BUCKETS: Mapping[Profile, int] = {Profile.FLEET: 4, Profile.NODE: 8, Profile.DEBUG: 12}
 """Classic buckets of a histogram at most; in the profile debug only where a native one has the others."""
+MEANS = frozenset(("nccl.enqueue", "nccl.communicator.operation"))
+"""Histograms of which dashboards have the mean only: two classic buckets in the profile node."""
 CONVENTIONAL = "gen_ai."
 """Names of histograms with the bounds of a convention, which only the profile fleet merges."""
 JOB = ("pod", "namespace", "slurm_job_id", "gpu")
@@ -78,15 +80,21 @@ _IN_NODE = frozenset(
         *("rdma.memory_region.operations", "rdma.memory_region.registered", "rdma.link.physical_state"),
         *("rdma.link.width", "rdma.qp.busiest", "rdma.qp.state.changes", "rdma.gid.info"),
         *("accel_exporter.probe.hits", "rdma.send.packets.estimated", "rdma.post_send.calls"),
-        "rdma.port.packets",
+        *("rdma.port.packets", "accel.node.pci.link.width", "accel_exporter.infiniband.files_unreadable"),
+        *("accel_exporter.collector.duration", "accel_exporter.collector.series", "accel_exporter.discovery"),
+        *("accel_exporter.series.limit", "gpu.pcie.width", "gpu.pcie.width.max"),
     )
 )
 """Metrics that the profiles node and debug have, and fleet has not."""
 _IN_DEBUG_LABELS: Mapping[str, tuple[str, ...]] = {
+    "accel.node.hwmon.alarm": ("sensor",),
+    "accel_exporter.map.full": ("map",),
     "accel_exporter.probe.attached": ("symbol",),
     "accel_exporter.probe.hits": ("symbol",),
     "gpu.cuda.sync_wait": ("api",),
     "gpu.ecc.errors": ("location",),
+    "gpu.memory.row_remap.banks": ("spare_rows",),
+    "gpu.pcie.errors": ("error",),
     "gpu.nvlink.link.errors": ("link",),
     "gpu.nvlink.link.up": ("link",),
     "gpu.cuda.memory.frees": ("implicit",),
@@ -104,31 +112,43 @@ _IN_NODE_LABELS: Mapping[str, tuple[str, ...]] = {
     "gpu.clock.slowed": ("reason",),
     "gpu.cuda.api.calls": ("api",),
     "gpu.cuda.memory.copies": ("direction", "host_memory"),
-    "gpu.pcie.errors": ("error",),
+    "hw.gpu.utilization": ("task",),
     "nccl.collective.bus": ("collective",),
     "nccl.collective.bytes": ("collective",),
     "nccl.collective.calls": ("collective",),
     "nccl.ras.rank.collectives": ("collective",),
+    "accel.node.edac.errors": ("dimm",),
     "accel.node.pci.aer.errors": ("pci_bus_id", "root_port"),
     "rdma.cnp.packets": ("kind",),
     "rdma.queue_pairs": ("type", "mtu", "timeout_seconds", "retries", "rnr_retries"),
     "rdma.send.work_requests": ("opcode",),
+    "rdma.work_request.latency": ("device",),
 }
 """Labels that fleet does not have either, besides those of the process and those that metrics declare as identity.
 Errors, faults and what NCCL's RAS reports keep those: which process or rank it is, is known in every profile."""
 SINGLY: Mapping[str, Callable[[Sample], bool]] = {
     "rdma.qp.state": lambda sample: sample.value in (5, 6),
     "nccl.ras.rank.lag": lambda sample: bool(sample.value),
+    "nccl.ras.rank.missing": lambda sample: True,
     "gpu.nvlink.link.up": lambda sample: not sample.value,
     "gpu.power.limit": lambda sample: sample.labels.get("limit") == "enforced",
+    "gpu.memory.row_remap.banks": lambda sample: sample.labels.get("spare_rows") in ("low", "none"),
+    "hw.gpu.utilization": lambda sample: sample.labels.get("task") == "general",
     "hw.temperature.limit": lambda sample: sample.labels.get("limit") == "memory_max",
     "accel_exporter.probe.attached": lambda sample: not sample.value,
+    "accel_exporter.map.full": lambda sample: bool(sample.value),
+    "accel.node.hwmon.alarm": lambda sample: bool(sample.value),
 }
 """Samples that have their own series in every profile: mostly of what does not work."""
 _REST_IN_DEBUG = frozenset(("gpu.power.limit", "hw.temperature.limit", "nccl.ras.rank.lag", "rdma.qp.state"))
 """Metrics of which node and fleet have such samples only."""
-MOST_SINGLY: Mapping[str, int] = {"rdma.qp.state": 16}
-"""Samples at most that have their own series so; all of them are counted by another metric, rdma.queue_pairs."""
+MOST_SINGLY: Mapping[str, int] = {"rdma.qp.state": 16, "nccl.ras.rank.lag": 16, "nccl.ras.rank.missing": 64}
+"""Samples at most that have their own series so, those with the largest values. Other metrics count all queue pairs
+(rdma.queue_pairs) and all missing ranks (nccl.ras.ranks.missing)."""
+RAS = "nccl.ras."
+"""Names of metrics of NCCL's RAS, by their beginning."""
+MOST_LARGE, MOST_LATE = 16, 8
+"""Communicators of NCCL's RAS that node and fleet have: the largest ones, and those with the ranks most behind."""
 
 
 INFO = "job.process.info"
@@ -170,3 +190,26 @@ def rule_of(metric: Metric, profile: Profile) -> ProfileRule:
     if without:
         without |= joined
     return ProfileRule(profile >= least, frozenset(without), SINGLY.get(name), joined)
+
+
+def communicators_left_out(samples: Iterable[Sample]) -> frozenset[str]:
+    """Return the hashes of the communicators of which RAS's series are only in the profile debug.
+
+    A job of 2,000 ranks has hundreds of communicators, and the node with its rank 0 has the series of all of them. A
+    rank that is missing or behind is so in several of them. Those with missing or failed ranks come before larger ones.
+    """
+    sizes, lags, failing = dict[str, float](), dict[str, float](), set[str]()
+    for sample in samples:
+        comm_hash, value = sample.labels.get("comm_hash", ""), sample.value
+        if not comm_hash or not sample.metric.name.startswith(RAS) or not isinstance(value, int | float):
+            continue
+        lags.setdefault(comm_hash, 0)
+        if sample.metric.name == "nccl.ras.communicator.ranks":
+            sizes[comm_hash] = value
+        elif sample.metric.name == "nccl.ras.rank.lag":
+            lags[comm_hash] = max(lags[comm_hash], value)
+        elif sample.metric.fault and value:
+            failing.add(comm_hash)
+    large = sorted(lags, key=lambda it: (it not in failing, -sizes.get(it, 0), it))[:MOST_LARGE]
+    late = sorted((it for it in lags if lags[it]), key=lambda it: (-lags[it], it))[:MOST_LATE]
+    return frozenset(lags) - {*large, *late}

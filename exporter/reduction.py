@@ -11,7 +11,17 @@ from exporter import values
 from exporter.members import RETENTION, Members
 from exporter.model import Distribution, Exemplar, Kind, Labels, Metric, Sample, Value
 from exporter.moves import Move
-from exporter.profile import BUCKETS, CONVENTIONAL, MOST_SINGLY, Profile, ProfileRule, rule_of
+from exporter.profile import (
+    BUCKETS,
+    CONVENTIONAL,
+    MEANS,
+    MOST_SINGLY,
+    RAS,
+    Profile,
+    ProfileRule,
+    communicators_left_out,
+    rule_of,
+)
 
 MOST_RULES = 4096
 """Rules that a reduction remembers; there are some 700 metrics."""
@@ -89,10 +99,16 @@ class Reduction:
         for one in self._sums.values():
             one.present, one.exemplars = False, {}
         metric: Metric | None = None
+        left_out: frozenset[str] | None = None
         for sample in samples:
             if sample.metric is not metric:  # those of one metric mostly come one after the other
                 metric = sample.metric
                 rule = self._rule(metric)
+                of_ras = metric.name.startswith(RAS)
+            if of_ras:
+                left_out = communicators_left_out(samples) if left_out is None else left_out
+                if sample.labels.get("comm_hash") in left_out:
+                    continue
             if rule.joined and not rule.without:
                 sample = self._short(sample, rule, shortened)
             if rule.singly and rule.singly(sample):
@@ -238,7 +254,8 @@ class Reduction:
             return sample
         if self._profile is Profile.DEBUG and sample.value.shown is None:
             return sample
-        few = values.merged(sample.value, BUCKETS[self._profile])
+        mean = self._profile < Profile.DEBUG and sample.metric.name in MEANS
+        few = values.merged(sample.value, 2 if mean else BUCKETS[self._profile])
         return Sample(sample.metric, sample.labels, few, sample.start)
 
 
@@ -255,9 +272,10 @@ def _combine(sample: Sample, without: frozenset[str], gauges: dict[str, Sample])
 
 
 def _first(samples: Iterable[Sample]) -> Iterator[Sample]:
-    """Yield as many samples of each metric as MOST_SINGLY allows, the same ones while they are there."""
+    """Yield as many samples of each metric as MOST_SINGLY allows: the largest, of equal ones always the same."""
     found: dict[str, list[Sample]] = {}
     for sample in samples:
         found.setdefault(sample.metric.name, []).append(sample)
     for name, own in found.items():
-        yield from sorted(own, key=lambda sample: values.key(sample.metric, sample.labels))[: MOST_SINGLY[name]]
+        order = sorted(own, key=lambda it: (-values.count(it.value), values.key(it.metric, it.labels)))
+        yield from order[: MOST_SINGLY[name]]

@@ -5,21 +5,29 @@ What probes and NVML would have counted is made up; the samples are those of the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from exporter import discover, self_metrics
+from exporter import page as pages
+from exporter.app import RELOAD_SUCCESSFUL, RELOAD_TIME
 from exporter.bpf import probe_metrics
+from exporter.bpf.events import EVENTS_LOST
+from exporter.bpf.maps import MAP_FULL
+from exporter.bpf.status import SOURCE_AGE, SearchStatus
 from exporter.collector_state import CollectorState, Health, about
+from exporter.collectors import allocation
 from exporter.cuda import activity as cuda
 from exporter.cuda import samples as cuda_samples
 from exporter.cuda.functions import FUNCTIONS
 from exporter.cuda.names import Names
 from exporter.faults import metrics as faults
 from exporter.faults.pci import TYPES
+from exporter.faults.xid import metrics as xid
 from exporter.ledger import Process
+from exporter.log.losses import dropped
 from exporter.model import Sample
 from exporter.nccl import activity as nccl
 from exporter.nccl import samples as nccl_samples
@@ -27,7 +35,11 @@ from exporter.nccl.stragglers import stragglers
 from exporter.nvml.readings import GPU, LINK
 from exporter.nvml.samples import samples as nvml_samples
 from exporter.nvml.snapshot import DriverVersions, Gpu, GpuIdentity, GpuProcess, GpuSnapshot, Readings
+from exporter.options import Flag
+from exporter.push import SPANS_DROPPED
 from exporter.resolve import workload
+from exporter.scrape import DROPPED as SAMPLES_DROPPED
+from exporter.series import FOLDED, LIMIT
 from exporter.verbs import activity as verbs
 from exporter.verbs import control_samples
 from exporter.verbs.busiest import Busiest
@@ -35,6 +47,7 @@ from exporter.verbs.control import Control, Qp, Regions
 from exporter.verbs.destroyed_qps import PostedRequests
 from exporter.verbs.samples import PeerLabels
 from exporter.verbs.samples import samples as verbs_samples
+from exporter.version import Build
 from tests.unit.infiniband.conftest import Made
 from tests.unit.infiniband.trees import Tree
 
@@ -243,13 +256,31 @@ def gpus(turn: int = 1) -> Iterator[Sample]:
     return nvml_samples(snapshot, lambda number: labels(0, number % 1000))
 
 
+PROBED = {"cuda": "libcuda.so.1", "nccl": "libnccl.so.2", "verbs": "libmlx5.so.1"}
+MAPS = {"cuda": 20, "nccl": 13, "verbs": 30, "exits": 2}
+"""Maps that may be full, by object (bpf/)."""
+RINGS = ("cuda_spans", "nccl_spans", "verbs_spans", "process_ends", "kmsg", "nvml_xids", "faults_kmsg")
+
+
 def probes(turn: int = 1) -> Iterator[Sample]:
-    """Yield the exporter's samples of its probes: each of the CUDA driver's functions in one library."""
-    for function in FUNCTIONS:
-        if function.layer == "driver":
-            of = {"probe": "cuda", "symbol": function.name}
-            yield probe_metrics.ATTACHED.sample(1, {**of, "library": "libcuda.so.1", "placement": "emulated"})
-            yield probe_metrics.HITS.sample(turn, of)
+    """Yield the exporter's samples of its probes: each of the CUDA driver's functions in one library, and NCCL and
+    the provider of the NICs.
+    """
+    symbols = [("cuda", it.name) for it in FUNCTIONS if it.layer == "driver"]
+    symbols += [(probe, f"{probe}{number}") for probe in ("nccl", "verbs") for number in range(20)]
+    for probe, symbol in symbols:
+        of = {"probe": probe, "symbol": symbol}
+        yield probe_metrics.ATTACHED.sample(1, {**of, "library": PROBED[probe], "placement": "emulated"})
+        yield probe_metrics.HITS.sample(turn, of)
+    for probe, library in PROBED.items():
+        yield probe_metrics.OVERHEAD.sample(0.01 * turn, {"probe": probe})
+        yield probe_metrics.RETURNS_SKIPPED.sample(0, {"probe": probe})
+        for metric in (probe_metrics.MISSING, probe_metrics.UNCOVERED):
+            yield metric.sample(0, {"probe": probe, "library": library})
+    for probe, count in MAPS.items():
+        yield from (MAP_FULL.sample(0, {"map": f"{probe}_map{number}"}) for number in range(count))
+    yield from SearchStatus("iterator", tuple((library, RANKS) for library in PROBED.values())).samples()
+    yield from (EVENTS_LOST.sample(0, {"stream": stream}) for stream in RINGS)
 
 
 def ports(sys: Path) -> list[Sample]:
@@ -282,15 +313,63 @@ def pci(turn: int = 1) -> Iterator[Sample]:
             yield metric.sample(16, of)
 
 
+SOCKETS, MODULES, CORES, DRIVES = 2, 8, 28, 8
+"""Of the machine; modules of memory and cores are of each socket."""
+
+
+def machine(turn: int = 1) -> Iterator[Sample]:
+    """The samples of the faults collector besides PCIe: memory modules, sensors, drives, and what can be read."""
+    for socket in range(SOCKETS):
+        for module in range(MODULES):
+            of = {"controller": f"mc{socket}", "dimm": f"CPU{socket}_DIMM_{module}"}
+            yield from (faults.EDAC.sample(turn, {**of, "type": it}) for it in ("corrected", "uncorrected"))
+        chip = {"chip": f"coretemp_hwmon{socket}"}
+        yield from (faults.ALARM.sample(0, {**chip, "sensor": f"Core {core}"}) for core in range(CORES))
+    for drive in range(DRIVES):
+        yield faults.NVME_LIVE.sample(1, {"device": f"nvme{drive}", "state": "live"})
+        yield faults.ALARM.sample(0, {"chip": f"nvme_hwmon{SOCKETS + drive}", "sensor": "Composite"})
+    sources = ("boot", "clock", "cpus", "edac", "hwmon", "kernel_log", "memory", "nvme", "pci", "processes", "shutdown")
+    yield from (faults.SOURCE.sample(1, {"source": source}) for source in sources)
+    yield from (faults.SERVICE.sample(1, {"service": it}) for it in ("nvidia-fabricmanager", "nvidia-persistenced"))
+    yield faults.BOOT.sample(START_S, {"boot_id": "4e4c829e-a7cd-462a-9365-3dac9b606d44"})
+    alone = (faults.CPUS, faults.MEMORY, faults.BLOCKED, faults.CLOCK_SYNCHRONIZED, faults.CLOCK_ERROR)
+    yield from (metric.sample(turn) for metric in alone)
+
+
+def allocations() -> Iterator[Sample]:
+    """The samples of the allocation collector: each GPU is the pod's."""
+    for rank in range(RANKS):
+        of = {name: text for name, text in labels(0, rank).items() if name in allocation.INFO.labels}
+        yield allocation.INFO.sample(1, {**of, "resource": "nvidia.com/gpu", "device": _uuid(rank)})
+    for metric in (allocation.SUCCESS, allocation.INVALID):
+        yield metric.sample(int(metric is allocation.SUCCESS), {"source": "kubelet"})
+    ages = ("allocation_kubelet", "faults_sysfs", "processes")
+    yield from (SOURCE_AGE.sample(1, {"source": source}) for source in ages)
+
+
 def own() -> list[Sample]:
     """Return the exporter's samples of itself: its process, and a state of each collector that is on by default."""
     states = (
         CollectorState(name, Health.OK, 0.01, series=1000) for name, it in discover.collectors().items() if it.default
     )
-    return [*(sample for state in states for sample in about(state)), *self_metrics.process()]
+    build = self_metrics.build_info(Build("1.0", "0123456", "2026-01-01", "3.11.7", "linux/x86_64"))
+    limited = [name for name, it in discover.collectors().items() if it.default and _has_limit(it.flags)]
+    of_limits = [it.sample(0, {"collector": name}) for name in limited for it in (FOLDED, LIMIT)]
+    single = [it.sample(1) for it in (RELOAD_SUCCESSFUL, RELOAD_TIME, pages.SERIES, pages.BYTES, pages.SECONDS)]
+    kept_off = [SAMPLES_DROPPED.sample(0, {"reason": reason}) for reason in ("duplicate", "malformed")]
+    limits_of_spans = ("rate_limit", "nccl_rate_limit", "verbs_rate_limit", "xid_rate_limit")
+    kept_off += [SPANS_DROPPED.sample(0, {"reason": reason}) for reason in limits_of_spans]
+    sources = [xid.SOURCE.sample(1, {"source": source}) for source in ("kmsg", "nvml")]
+    others = (*build, *of_limits, *single, *kept_off, *sources, *dropped.samples())
+    return [*(sample for state in states for sample in about(state)), *self_metrics.process(), *others]
+
+
+def _has_limit(flags: Iterable[Flag]) -> bool:
+    return any(flag.name == "series-limit" for flag in flags)
 
 
 def node(sys: Path, turn: int = 1) -> list[Sample]:
     """All samples of the node; `turn` is what counters have counted."""
     job = (*rdma(turn), *cuda_job(turn), *nccl_job(turn))
-    return [*job, *jobs(), *gpus(turn), *pci(turn), *probes(turn), *ports(sys), *own()]
+    machine_of_job = (*gpus(turn), *pci(turn), *machine(turn), *ports(sys))
+    return [*job, *jobs(), *allocations(), *machine_of_job, *probes(turn), *own()]

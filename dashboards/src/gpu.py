@@ -213,10 +213,10 @@ LINKS = [
     ),
     lines(
         "PCIe replays and errors",
-        "Packets sent again, and errors by kind.",
+        "Packets sent again, and errors of all kinds.",
         "eps",
         Query(rising("gpu_pcie_replays_total"), f"{NAME} replays"),
-        Query(f"{rising('gpu_pcie_errors_total', 'error')} > 0", f"{NAME} {{{{error}}}}"),
+        Query(f"{rising('gpu_pcie_errors_total')} > 0", f"{NAME} errors"),
         width=THIRD,
     ),
     lines(

@@ -12,11 +12,13 @@ import yaml
 
 from dashboards import queries
 from dashboards.parts import DETAIL
-from exporter import discover
-from exporter.bpf import probe_metrics
+from exporter import collector_state, discover
+from exporter.bpf import probe_metrics, status
+from exporter.bpf.maps import MAP_FULL
 from exporter.collectors import allocation
 from exporter.durations import durations
 from exporter.exponential import schema
+from exporter.faults import metrics as faults
 from exporter.kubernetes import pods
 from exporter.members import RETENTION
 from exporter.model import PROCESS_LABELS, Distribution, Exemplar, Kind, Metric, Sample
@@ -28,24 +30,32 @@ from exporter.profile import (
     _IN_NODE_LABELS,
     _REST_IN_DEBUG,
     _WITH_GPU,
+    BUCKETS,
     CONVENTIONAL,
+    MEANS,
     MOST_SINGLY,
     SINGLY,
     Profile,
     rule_of,
 )
+from exporter.ras import metrics as ras
+from exporter.ras.report import Missing, Rank, RasCommunicator, Report
+from exporter.ras.samples import samples as ras_samples
 from exporter.reduction import MOST_RULES, Reduction
 from exporter.resolve import workload
-from exporter.series import SeriesLimit
+from exporter.series import LIMIT, SeriesLimit
 from exporter.serving import activity as serving
-from exporter.values import classic, lines_of, merged
+from exporter.values import classic, lines, lines_of, merged
 from exporter.verbs import control_samples, metrics
 from exporter.views import prometheus
 from tests import metric_names, typical_node
 
 ROOT = Path(__file__).parents[2]
 FEW = (Profile.FLEET, Profile.NODE)
-OTHERS = (probe_metrics.ATTACHED, probe_metrics.HITS)
+OTHERS = (
+    *(probe_metrics.ATTACHED, probe_metrics.HITS, MAP_FULL, status.DISCOVERY, LIMIT),
+    *(collector_state.DURATION, collector_state.SERIES),
+)
 CALLS = Metric("calls", "", Kind.COUNTER, labels=("api",), process=True)
 ERRORS = Metric("calls.errors", "", Kind.COUNTER, process=True)
 HELD = Metric("gpu.process.memory.usage", "", Kind.GAUGE, process=True)
@@ -73,6 +83,62 @@ def test_a_typical_node(node: list[Sample], profile: str, least: int, most: int)
     page = prometheus.render(Pages(50_000, Profile.DEBUG).within(lambda: node, None, Profile.of(profile)))
     assert (0, 0) == (page.duplicates, page.malformed)
     assert least < sum(not line.startswith(b"#") for line in page.text.splitlines()) <= most
+
+
+WORLD, TENSOR, PIPELINE = 2048, 8, 8
+"""Ranks of a job, and of its groups of tensor and pipeline parallelism."""
+
+
+def job(behind: Iterable[int] = (), missing: Iterable[int] = ()) -> Report:
+    """The report of RAS on a job of 256 nodes; ranks of it are a collective behind, or do not answer."""
+    late, absent = {*behind}, {*missing}
+    stage = WORLD // PIPELINE
+    groups = [[*range(WORLD)], *([*range(first, first + TENSOR)] for first in range(0, WORLD, TENSOR))]
+    groups += [[*range(first, WORLD, stage)] for first in range(stage)]
+    groups += [[*range(at + it, at + stage, TENSOR)] for at in range(0, WORLD, stage) for it in range(TENSOR)]
+    comms = []
+    for number, group in enumerate(groups):
+        calls = {rank: {"AllReduce": 10 - (rank in late), "AllGather": 5, "ReduceScatter": 5} for rank in group}
+        there = tuple(Rank(at, f"h{it // 8}", calls[it], 0, 0) for at, it in enumerate(group) if it not in absent)
+        away = tuple(Missing(at, f"h{it // 8}", "dead") for at, it in enumerate(group) if it in absent)
+        comms.append(RasCommunicator(f"{number:016x}", len(group), len(away), there, away))
+    return Report("2.28.7", len(comms), tuple(comms), len(absent), 0, 0.1)
+
+
+@pytest.mark.parametrize("profile", FEW)
+@pytest.mark.parametrize(
+    ("behind", "missing", "lags", "named"),
+    [
+        ((), (), 0, 0),
+        (range(0, WORLD, 2), (), 16, 0),  # ranks are asked one after the other, while the job runs
+        ((77,), (), 4, 0),
+        ((), range(8, 16), 0, 30),
+        ((), range(WORLD // 2), 0, 64),
+    ],
+)
+def test_a_job_of_many_communicators(
+    profile: Profile, behind: Iterable[int], missing: Iterable[int], lags: int, named: int
+) -> None:
+    """The node with rank 0 of a large job has few series of the job's RAS, those of ranks in trouble among them."""
+    report = job(behind, missing)
+    found = Reduction(profile).apply(ras_samples([report]))
+    of = Counter(sample.metric for sample in found)
+    assert len(report.communicators) > 500 and lines(found) < 300
+    assert (lags, named) == (of[ras.LAG], of[ras.RANK_MISSING])
+    assert {it.value for it in found if it.metric is ras.LAG} <= {1}
+    whole = {it.metric: it.value for it in found if it.labels.get("comm_hash") == f"{0:016x}" and it.value}
+    assert WORLD == whole[ras.SIZE] and whole.get(ras.MISSING, 0) == len([*missing])
+    counted = {it.labels["comm_hash"] for it in found if it.metric is ras.CALLS}
+    assert {it.labels["comm_hash"] for it in found if it.metric is ras.LAG} <= counted
+    debug = Reduction(Profile.DEBUG).apply(ras_samples([report]))
+    assert len(report.communicators) == sum(it.metric is ras.SIZE for it in debug)
+
+
+def test_the_worst_ranks_are_shown() -> None:
+    """Of many ranks that are behind, those have a series that are most behind, whatever the order."""
+    own = [ras.LAG.sample(lag, {"comm_hash": "a", "rank": str(lag)}) for lag in range(40)]
+    found = Reduction(Profile.NODE).apply(own)
+    assert [*range(39, 23, -1)] == [it.value for it in found]
 
 
 def totals(samples: Iterable[Sample]) -> dict[str, float]:
@@ -149,20 +215,46 @@ def test_exemplars_of_sums(profile: Profile) -> None:
 def test_durations_have_few_classic_buckets(profile: Profile, shown: int) -> None:
     """A profile leaves the counts of all bounds to native histograms; the debug profile too has 12 buckets at most.
 
-    Histograms with bounds of their own have as many as before in debug, and the conventions' in node.
+    Those of the conventions for GenAI have as many in node as in debug, 12 too.
     """
     fine = durations([*range(38)], 23 * 10**9)
     waited, first = metrics.LATENCY, declared()["gen_ai.server.time_to_first_token"]
-    conventional = Distribution(serving.FIRST_TOKEN, (1,) * 17, 1.0)
+    conventional = serving.Histogram(serving.FIRST_TOKEN).distribution()
     found = {it.metric: it.value for it in Reduction(profile).apply([waited.sample(fine), first.sample(conventional)])}
     few, of_convention = found[waited], found[first]
     assert isinstance(few, Distribution) and isinstance(of_convention, Distribution)
     assert (fine.bounds, fine.counts) == (few.bounds, few.counts)
     assert shown // 2 < len(classic(few).counts) <= shown
     assert sum(fine.counts) == sum(classic(few).counts)
-    assert (len(classic(of_convention).counts) == 17) is (profile is not Profile.FLEET)
+    assert len(classic(of_convention).counts) == (3 if profile is Profile.FLEET else 12)
     retired = [lines_of(it.value) for it in Reduction(profile).retire([waited.sample(fine, {"pid": "1"})], 1)]
     assert retired == ([] if profile is Profile.FLEET else [lines_of(few)])  # there it is in the sum over processes
+
+
+def test_buckets_of_requests() -> None:
+    """Each histogram of requests to LLM servers has 12 classic buckets at most; a count is in the next shown bound."""
+    all_bounds = (serving.DURATION, serving.FIRST_TOKEN, serving.PER_TOKEN, serving.QUEUE, serving.gap_bounds(32))
+    for bounds in all_bounds:
+        made = serving.Histogram(bounds)
+        for value in (*bounds, 1e9):
+            made.observe(value)
+        few = merged(made.distribution(), BUCKETS[Profile.DEBUG])
+        shown = classic(few)
+        assert len(shown.counts) <= 12 and {*shown.bounds} <= {*bounds}
+        assert len(bounds) + 1 == sum(shown.counts) and few.counts == tuple(made.counts)
+    assert 16 == len(serving.FIRST_TOKEN)
+
+
+def test_few_buckets_of_a_mean(node: list[Sample]) -> None:
+    """Histograms of which dashboards have only the mean have two classic buckets; sum, count and all bounds stay."""
+    for profile in FEW:
+        found = [it for it in Reduction(profile).apply(node) if it.metric.name in MEANS]
+        assert {it.metric.name for it in found} == (MEANS if profile is Profile.NODE else set())
+        assert all(isinstance(it.value, Distribution) and len(classic(it.value).counts) == 2 for it in found)
+        assert all(isinstance(it.value, Distribution) and len(it.value.bounds) > 20 for it in found)
+    buckets = "|".join(f"{prometheus.name(declared()[name])}_bucket" for name in MEANS)
+    detail = [it for it in queries.panels() if any(re.search(buckets, expr) for expr, _ in it.queries("1m").values())]
+    assert [] == detail
 
 
 def test_counters_never_fall() -> None:
@@ -357,9 +449,12 @@ def test_next_program_of_a_process_counts_from_0_on_a_page(collected: Profile) -
     assert {("1", None): 9, (None, "true"): 65} == found(program(8, 1, 2.0))
 
 
+SINGLE = ("qp", "symbol", "link", "map", "sensor")
+
+
 def test_what_does_not_work_is_shown_singly() -> None:
-    """A queue pair in an error state, a symbol without a probe and an NVLink that is down have their series in every
-    profile.
+    """A queue pair in an error state, a symbol without a probe, a map that was full, an alarm and an NVLink that is
+    down have their series in every profile.
     """
     pair = {"pid": "1", "device": "d"}
     samples = [
@@ -369,14 +464,17 @@ def test_what_does_not_work_is_shown_singly() -> None:
             probe_metrics.ATTACHED.sample(value, {"probe": "cuda", "symbol": symbol, "library": "l"})
             for symbol, value in (("a", 1), ("b", 1), ("c", 0))
         ),
+        *(MAP_FULL.sample(keys, {"map": f"m{keys}"}) for keys in (0, 9)),
+        *(faults.ALARM.sample(int(it == "b"), {"chip": "c", "sensor": it}) for it in "abc"),
         *(declared()["gpu.nvlink.link.up"].sample(int(it != "4"), {"gpu": "0", "link": it}) for it in ("3", "4", "5")),
     ]
     for profile in FEW:
         found = [
-            (next((sample.labels[it] for it in ("qp", "symbol", "link") if it in sample.labels), ""), sample.value)
+            (next((sample.labels[it] for it in SINGLE if it in sample.labels), ""), sample.value)
             for sample in Reduction(profile).apply(samples)
         ]
-        assert [("c", 0), ("4", 0), ("", 2), ("", 2), ("6", 6)] == found
+        others = [("", 2), ("", 0), ("", 2), ("", 0)]
+        assert [("c", 0), ("m9", 9), ("b", 1), ("4", 0), *others, ("6", 6)] == found
 
 
 def test_failed_queue_pairs_are_a_few() -> None:
@@ -508,7 +606,7 @@ def test_bounds_that_are_named() -> None:
         named.setdefault(series, set()).add(float(le))
     found = {}
     for name, fine in bounds.items():
-        sample = declared()[name].sample(Distribution(fine, (1,) * (len(fine) + 1), 1.0), {"pid": "1"})
+        sample = declared()[name].sample(serving.Histogram(fine).distribution(), {"pid": "1"})
         [coarse] = (it.value for it in Reduction(Profile.NODE).apply([sample]))
         assert isinstance(coarse, Distribution)
         found[f"{prometheus.name(declared()[name])}_bucket"] = {*classic(coarse).bounds}

@@ -8,7 +8,7 @@ from dashboards import queries
 from dashboards.parts import DETAIL
 from exporter import stability
 from exporter.model import PROCESS_LABELS, Metric
-from exporter.profile import _WITH_GPU, BUCKETS, JOB, MOST_SINGLY, SINGLY, Profile, rule_of
+from exporter.profile import _WITH_GPU, BUCKETS, JOB, MEANS, MOST_LARGE, MOST_LATE, MOST_SINGLY, Profile, rule_of
 from exporter.stability import Stability
 from exporter.views import prometheus
 
@@ -22,9 +22,9 @@ HEAD = """
 | `fleet` | 1,200 at most | 0.13 MB | a store of many clusters: by job, pod and GPU instead of by process |
 
 The lines are those of a simulated node with 8 GPUs with 18 NVLinks each, 8 NICs and 8 ranks with 256 queue pairs each,
-written by the exporter's own code (`tests/program/test_profile.py` checks them). The size is before compression, with
-pods and container ids. CPU time is the same for all profiles: a page with fewer series costs less, and summing series
-costs more.
+with the series of its machine, its allocations and the exporter itself, written by the exporter's own code
+(`tests/program/test_profile.py` checks them). The size is before compression, with pods and container ids. CPU time is
+the same for all profiles: a page with fewer series costs less, and summing series costs more.
 
 `--profile` applies to the collectors, to OTLP and to the page at `/`. A request gets this profile or a profile with
 fewer series. For example, with `--profile=debug` a Prometheus on the node scrapes `/metrics`, and a central Prometheus
@@ -41,11 +41,14 @@ fewer series. For example, with `--profile=debug` a Prometheus on the node scrap
   (or with) this label, which is there as long as the process, also where its other processes have ended. In
   `node` they move to a new series where the former one has nothing else.
 - Histograms have at most %(buckets)s buckets: neighbours are merged. Counts at the remaining bounds are exact, and
-  quantiles are coarser. In `debug`, durations have at most %(most)s. [Native histograms](http.md#histograms) have
-  all bounds in each profile.
+  quantiles are coarser. %(means)s have two.
+  In `debug`, durations have at most %(most)s. [Native histograms](http.md#histograms) have all bounds in each profile.
 - Metrics of errors and faults are in every profile. In `fleet` they keep the labels of the process, and series of
   NCCL's RAS keep the labels of the rank. Some of them omit labels for the location of an error in a device (see the
   table).
+- NCCL's RAS in `node` and `fleet`: the %(large)s largest communicators, first those with missing or failed ranks, and
+  the %(late)s with the ranks most behind. A job of 2,000 ranks has hundreds of communicators. The node with rank 0 of a
+  job has these series in addition, up to 250.
 - RDMA in `node` is by process, device and GID or LID of the peer (bytes) or operation (requests). Only `debug` has each
   queue pair. `node` and the page at `/` have the first %(failed)s queue pairs in an error state (`rdma_queue_pairs`
   counts all of them) and the ten that post most (`rdma_qp_busiest_bytes_per_second`).
@@ -58,13 +61,18 @@ fewer series. For example, with `--profile=debug` a Prometheus on the node scrap
 - Profiles are applied before the [limits of series](faq.md#how-many-series-is-that), which count the series of the
   profile.
 
-Alerts and recording rules have their series in `node` and `debug`. In `fleet`, rules by process or by function
-of CUDA have no series: evaluate them where `node` is scraped. The same holds for dashboards: panels that need `debug`
-are in the last row of a dashboard, *%(detail)s*.
+Alerts and recording rules have their series in `node` and `debug`. In `fleet`, rules by process, by function of CUDA,
+of PCIe links and of limits of series have no series: evaluate them where `node` is scraped. The same holds for
+dashboards: panels that need `debug` are in the last row of a dashboard, *%(detail)s*.
 """
 _SINGLY_TEXT: Mapping[str, str] = {
+    "accel.node.hwmon.alarm": "alarms singly, the other sensors of a chip as one",
+    "accel_exporter.map.full": "maps that were full singly, the others summed",
     "accel_exporter.probe.attached": "symbols without a probe singly, the others summed",
-    "nccl.ras.rank.lag": "ranks that are behind",
+    "gpu.memory.row_remap.banks": "`low` and `none` singly, banks with more spare rows summed",
+    "hw.gpu.utilization": "task `general` singly, of the others the largest",
+    "nccl.ras.rank.lag": f"the {MOST_SINGLY['nccl.ras.rank.lag']} ranks most behind",
+    "nccl.ras.rank.missing": f"{MOST_SINGLY['nccl.ras.rank.missing']} ranks at most",
     "gpu.nvlink.link.up": "links that are down singly, the others summed",
     "hw.temperature.limit": "the limit of the memory (`memory_max`)",
     "gpu.power.limit": "the limit in force (`enforced`)",
@@ -85,6 +93,9 @@ def page(metrics: Iterable[Metric], table: Callable[[Sequence[str], Iterable[Seq
             "buckets": buckets,
             "most": BUCKETS[Profile.DEBUG],
             "failed": MOST_SINGLY["rdma.qp.state"],
+            "large": MOST_LARGE,
+            "late": MOST_LATE,
+            "means": " and ".join(f"`{prometheus.name(it)}`" for it in known if it.name in MEANS),
             "detail": DETAIL,
             "with_gpu": ", ".join(f"`{prometheus.name(it)}`" for it in known if it.name in _WITH_GPU),
         },
@@ -107,7 +118,7 @@ def _row(metric: Metric) -> tuple[str, str, str] | None:
 
 def _cell(metric: Metric, profile: Profile) -> str:
     rule = rule_of(metric, profile)
-    if metric.name in SINGLY and profile < Profile.DEBUG:
+    if rule.singly and (rule.without or not rule.shown or metric.name in MOST_SINGLY):
         return _SINGLY_TEXT[metric.name]
     if not rule.shown:
         return "–"
