@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import copy
+import json
+import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+import threading
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -14,13 +21,17 @@ import jsonschema
 import pytest
 import yaml
 
+from dashboards import queries
 from exporter.page import Pages
 from exporter.profile import Profile
 from exporter.views import prometheus
 from tests import typical_node
+from tests.metric_names import metrics, recorded, series_of, used
+from tests.support import free_port, until
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "fleet"
+RACK = "prometheus-rack.yml"
 NODES, INTERVAL = 2000, 15
 """The largest fleet of docs/scaling.md, and the seconds between two scrapes."""
 
@@ -72,32 +83,37 @@ def test_files_have_the_names_that_programs_know(name: str) -> None:
 
 def test_schemas_are_of_all_files() -> None:
     """Every file is read by Prometheus here, or has a schema."""
-    assert {"prometheus-agent", *SCHEMAS} == {path.stem for path in FOLDER.iterdir()}
+    assert {"prometheus-agent", "prometheus-rack", *SCHEMAS} == {path.stem for path in FOLDER.iterdir()}
 
 
 @pytest.mark.skipif(not shutil.which("promtool"), reason="promtool (Debian: prometheus) is not installed")
 def test_prometheus_reads_what_is_scraped(tmp_path: Path) -> None:
-    """promtool takes the agent's file, and the collector's scrapes as a file of Prometheus; not with another name."""
+    """promtool takes the files of Prometheus, and the collector's scrapes as one; not with another name."""
     scrapes = load("otel-collector.yaml")["receivers"]["prometheus"]["config"]
     misspelled = copy.deepcopy(scrapes)
     misspelled["scrape_configs"][0]["sample_limits"] = 5000
     taken = []
-    for number, config in enumerate((load("prometheus-agent.yml"), scrapes, misspelled)):
+    for number, config in enumerate((load("prometheus-agent.yml"), load(RACK), scrapes, misspelled)):
         (file := tmp_path / f"{number}.yml").write_text(yaml.safe_dump(config))
         checked = subprocess.run(
-            ["promtool", "check", "config", *(["--agent"] if "remote_write" in config else []), file],
+            ["promtool", "check", "config", *(["--agent"] if number == 0 else []), file],
             capture_output=True,
             text=True,
             timeout=60,
             check=False,
         )
         taken.append(checked.returncode == 0)
-    assert [True, True, False] == taken
+    assert [True, True, True, False] == taken
 
 
 def test_collector_and_agent_scrape_alike() -> None:
-    """The collector's scrapes are the agent's, but for where targets are listed and what only one of both can have."""
+    """The collector's scrapes are the agent's, but for where targets are listed and what only one of both can have.
+
+    Those of a rack are the agent's for all of its targets.
+    """
     [agent] = load("prometheus-agent.yml")["scrape_configs"]
+    [rack] = load(RACK)["scrape_configs"]
+    assert rack == {key: value for key, value in agent.items() if key != "relabel_configs"}
     [collector] = load("otel-collector.yaml")["receivers"]["prometheus"]["config"]["scrape_configs"]
     apart = {"file_sd_configs", "scrape_interval", "scrape_timeout", "label_limit", "label_value_length_limit"}
     assert {key: agent[key] for key in agent.keys() - apart} == {
@@ -114,11 +130,105 @@ def test_pipelines_have_what_they_name() -> None:
 
 
 def test_one_address_to_write_to() -> None:
-    """Agent and collector name the same store and cluster."""
+    """Agent, rack and collector name the same store and cluster."""
     [write] = load("prometheus-agent.yml")["remote_write"]
     exporter = load("otel-collector.yaml")["exporters"]["prometheusremotewrite"]
     assert write["url"] == exporter["endpoint"]
     assert load("prometheus-agent.yml")["global"]["external_labels"] == exporter["external_labels"]
+    rack = load(RACK)
+    assert rack["remote_write"][0]["url"] == write["url"]
+    assert rack["global"]["external_labels"] == {**exporter["external_labels"], "rack": "r7"}
+
+
+def test_a_rack_sends_what_the_fleet_dashboard_reads() -> None:
+    """The store has each series of the Fleet dashboard and of its variables, and of no exporter those by process."""
+    [sent] = load(RACK)["remote_write"][0]["write_relabel_configs"]
+    board = queries.boards()["fleet"]
+    read = {name for panel in queries.flat(board) for it in panel.get("targets", ()) for name in used(it["expr"])}
+    variables = [it["query"] for it in board["templating"]["list"] if it["type"] == "query"]
+    read |= {found[1] for it in variables if (found := re.match(r"label_values\(([\w:]+)", it))}
+    assert len(read) > 30 and "accel_exporter_build_info" in read
+    assert set() == {name for name in read | recorded() if not re.fullmatch(sent["regex"], name)}
+    scraped = {series for metric in metrics() for series in series_of(metric)}
+    assert {"accel_exporter_build_info"} == {name for name in scraped if re.fullmatch(sent["regex"], name)}
+
+
+@pytest.mark.skipif(not shutil.which("prometheus"), reason="prometheus (Debian: prometheus) is not installed")
+def test_racks_write_to_one_store(series: int, tmp_path: Path) -> None:
+    """Two racks run the shipped file: the store has the nodes and sums of both, and none of their other series."""
+    node = typical_node.node(tmp_path / "node", 1)
+    text = prometheus.render(Pages(100_000, Profile.DEBUG).within(lambda: node, None, Profile.NODE)).text.decode()
+    with ExitStack() as stack:
+        page = stack.enter_context(serve({"/metrics": text}))
+        store = stack.enter_context(started(tmp_path / "store", {}, "--web.enable-remote-write-receiver"))
+        for number in range(2):
+            config = load(RACK)
+            config["global"] |= {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
+            config["global"]["external_labels"]["rack"] = f"r{number}"
+            config["rule_files"], config["alerting"] = [str(ROOT / "alerts" / "nodes.yaml")], {}
+            [job], [write] = config["scrape_configs"], config["remote_write"]
+            del job["file_sd_configs"]
+            job["static_configs"] = [{"targets": [page], "labels": {"instance": f"n{number}"}}]
+            write["url"] = f"http://{store}/api/v1/write"
+            stack.enter_context(started(tmp_path / f"rack{number}", config))
+        both = {"r0": 1.0, "r1": 1.0}
+        until(lambda: values(store, "sum by (rack) (up)") == both, "the nodes of both racks")
+        until(lambda: len(values(store, 'sum by (rack) ({__name__=~"instance_use:.*"})')) == 2, "their sums")
+        names = values(store, 'count by (__name__) ({__name__!=""})')
+        assert "accel_exporter_build_info" in names and len(names) > 5
+        assert {"up", "ALERTS", "accel_exporter_build_info"} >= {name for name in names if ":" not in name}
+        assert series > 2000 > sum(names.values())
+
+
+@contextmanager
+def serve(pages: Mapping[str, str]) -> Iterator[str]:
+    """Serve texts by path, as an exporter does; yield the address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", prometheus.Format.TEXT.value)
+            self.end_headers()
+            self.wfile.write(pages[self.path.partition("?")[0]].encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True).start()
+    try:
+        yield f"127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@contextmanager
+def started(folder: Path, config: Mapping[str, Any], *options: str) -> Iterator[str]:
+    """Run a Prometheus with a configuration; yield its address."""
+    folder.mkdir()
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(dict(config)))
+    address = f"127.0.0.1:{free_port()}"
+    files = (f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}")
+    with (folder / "log").open("wb") as log:
+        command = ["prometheus", *files, f"--web.listen-address={address}", *options]
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        yield address
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def values(store: str, expr: str) -> dict[str, float]:
+    """Return the values of an instant vector by the first label; empty while the store does not answer."""
+    query = urllib.parse.urlencode({"query": expr})
+    try:
+        with urllib.request.urlopen(f"http://{store}/api/v1/query?{query}", timeout=30) as answer:
+            result = json.load(answer)["data"]["result"]
+    except OSError:
+        return {}
+    return {",".join(it["metric"].values()): float(it["value"][1]) for it in result}
 
 
 def test_limits_have_room(series: int) -> None:
