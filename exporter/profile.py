@@ -210,6 +210,6 @@ def communicators_left_out(samples: Iterable[Sample]) -> frozenset[str]:
             lags[comm_hash] = max(lags[comm_hash], value)
         elif sample.metric.fault and value:
             failing.add(comm_hash)
-    large = sorted(lags, key=lambda it: (it not in failing, -sizes.get(it, 0), it))[:MOST_LARGE]
-    late = sorted((it for it in lags if lags[it]), key=lambda it: (-lags[it], it))[:MOST_LATE]
+    large = sorted(lags, key=lambda comm: (comm not in failing, -sizes.get(comm, 0), comm))[:MOST_LARGE]
+    late = sorted((comm for comm in lags if lags[comm]), key=lambda comm: (-lags[comm], comm))[:MOST_LATE]
     return frozenset(lags) - {*large, *late}

@@ -277,5 +277,5 @@ def _first(samples: Iterable[Sample]) -> Iterator[Sample]:
     for sample in samples:
         found.setdefault(sample.metric.name, []).append(sample)
     for name, own in found.items():
-        order = sorted(own, key=lambda it: (-values.count(it.value), values.key(it.metric, it.labels)))
+        order = sorted(own, key=lambda sample: (-values.count(sample.value), values.key(sample.metric, sample.labels)))
         yield from order[: MOST_SINGLY[name]]

@@ -110,7 +110,7 @@ def job(behind: Iterable[int] = (), missing: Iterable[int] = ()) -> Report:
     ("behind", "missing", "lags", "named"),
     [
         ((), (), 0, 0),
-        (range(0, WORLD, 2), (), 16, 0),  # ranks are asked one after the other, while the job runs
+        (range(0, WORLD, 2), (), 16, 0),  # ranks report one after the other, while the job runs
         ((77,), (), 4, 0),
         ((), range(8, 16), 0, 30),
         ((), range(WORLD // 2), 0, 64),

@@ -48,7 +48,7 @@ fewer series. For example, with `--profile=debug` a Prometheus on the node scrap
   table).
 - NCCL's RAS in `node` and `fleet`: the %(large)s largest communicators, first those with missing or failed ranks, and
   the %(late)s with the ranks most behind. A job of 2,000 ranks has hundreds of communicators. The node with rank 0 of a
-  job has these series in addition, up to 250.
+  job has these series in addition, up to 250; their sums are those of the communicators that are left.
 - RDMA in `node` is by process, device and GID or LID of the peer (bytes) or operation (requests). Only `debug` has each
   queue pair. `node` and the page at `/` have the first %(failed)s queue pairs in an error state (`rdma_queue_pairs`
   counts all of them) and the ten that post most (`rdma_qp_busiest_bytes_per_second`).

@@ -156,6 +156,38 @@ def test_hardware_metrics_are_those_of_the_conventions() -> None:
     assert {name: wanted[name] for name in sent} == sent
 
 
+OWN_ATTRIBUTES = {"gpu", "lifetime"}
+"""Of hardware metrics, besides those of the conventions."""
+OF_MODEL = {
+    "hw.errors": {"hw.type", "error.type"},
+    "hw.gpu.io": {"network.io.direction"},
+    "hw.gpu.utilization": {"hw.gpu.task"},
+    "hw.status": {"hw.type", "hw.state"},
+    "hw.temperature": {"hw.sensor_location"},
+    "hw.temperature.limit": {"hw.sensor_location", "hw.limit_type"},
+    **dict.fromkeys(("hw.energy", "hw.power"), {"hw.type"}),
+}
+"""Attributes of hardware metrics besides hw.id, by model/hardware/*-metrics.yaml of the conventions; the package has no
+attributes of metrics.
+"""
+REQUIRED = {"hw.type", "hw.state", "network.io.direction"}
+"""Attributes that the model requires of each metric of OF_MODEL that may have them."""
+
+
+def test_hardware_metrics_have_the_attributes_of_the_model() -> None:
+    """Each attribute of a hardware metric is one of the model's for it, and those that the model requires are sent."""
+    strange, lacking = {}, {}
+    for metric in metrics():
+        if metric.name.startswith("hw.") and metric.name not in OURS:
+            [[it]] = encoded(metric.sample(1, dict.fromkeys(metric.labels, "x")))
+            sent = {*attributes(getattr(it, it.WhichOneof("data")).data_points[0])} - OWN_ATTRIBUTES
+            known = OF_MODEL.get(it.name, set())
+            strange[it.name] = sent - known - {"hw.id", "hw.type"}  # of a GPU, hw.type is that of each metric
+            lacking[it.name] = (known & REQUIRED | {"hw.id"}) - sent
+    assert OF_MODEL.keys() <= strange.keys()
+    assert ({}, {}) == tuple({name: names for name, names in it.items() if names} for it in (strange, lacking))
+
+
 def test_metrics_that_are_renamed_exist() -> None:
     """The labels that are renamed for one metric are labels of that metric."""
     declared = {metric.name: metric.labels for metric in metrics()}
