@@ -141,8 +141,10 @@ def _of_processes(page: bytes) -> bytes:
 def _samples(kind: str, folder: Path, turn: int) -> list[Sample]:
     if kind == "training":
         return typical_node.node(folder, turn)
-    job = (*typical_node.cuda_job(turn), *typical_node.jobs()) if kind == "inference" else ()
-    idle = (*typical_node.gpus(turn), *typical_node.pci(turn), *typical_node.ports(folder), *typical_node.own())
+    of_job = (*typical_node.cuda_job(turn), *typical_node.jobs(), *typical_node.allocations())
+    job = of_job if kind == "inference" else ()
+    machine = (*typical_node.pci(turn), *typical_node.machine(turn), *typical_node.ports(folder))
+    idle = (*typical_node.gpus(turn), *machine, *typical_node.own())
     return [*job, *(it for it in idle if job or not it.labels.get("pid"))]
 
 
