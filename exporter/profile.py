@@ -76,13 +76,13 @@ _IN_NODE = frozenset(
             "gpu.hip.seen_from_start",
         ),
         *("gpu.cuda.memory.allocations", "gpu.cuda.memory.frees", "gpu.cuda.memory.unattributed"),
-        *("nccl.communicator.operation", "nccl.enqueue", "nccl.communicator.info"),
-        *("rdma.memory_region.operations", "rdma.memory_region.registered", "rdma.link.physical_state"),
+        *("nccl.collective.bytes", "nccl.communicator.operation", "nccl.enqueue", "nccl.communicator.info"),
+        *("rdma.memory_region.operations", "rdma.memory_region.registered"),
         *("rdma.link.width", "rdma.qp.busiest", "rdma.qp.state.changes", "rdma.gid.info"),
         *("accel_exporter.probe.hits", "rdma.send.packets.estimated", "rdma.post_send.calls"),
         *("rdma.port.packets", "accel.node.pci.link.width", "accel_exporter.infiniband.files_unreadable"),
         *("accel_exporter.collector.duration", "accel_exporter.collector.series", "accel_exporter.discovery"),
-        *("accel_exporter.series.limit", "gpu.pcie.width", "gpu.pcie.width.max"),
+        "accel_exporter.series.limit",
     )
 )
 """Metrics that the profiles node and debug have, and fleet has not."""
@@ -112,9 +112,9 @@ _IN_NODE_LABELS: Mapping[str, tuple[str, ...]] = {
     "gpu.clock.slowed": ("reason",),
     "gpu.cuda.api.calls": ("api",),
     "gpu.cuda.memory.copies": ("direction", "host_memory"),
+    "gpu.ecc.sram.errors": ("unit",),
     "hw.gpu.utilization": ("task",),
     "nccl.collective.bus": ("collective",),
-    "nccl.collective.bytes": ("collective",),
     "nccl.collective.calls": ("collective",),
     "nccl.ras.rank.collectives": ("collective",),
     "accel.node.edac.errors": ("dimm",),
@@ -138,6 +138,7 @@ SINGLY: Mapping[str, Callable[[Sample], bool]] = {
     "accel_exporter.probe.attached": lambda sample: not sample.value,
     "accel_exporter.map.full": lambda sample: bool(sample.value),
     "accel.node.hwmon.alarm": lambda sample: bool(sample.value),
+    "accel.node.pci.link.width": lambda sample: sample.labels.get("kind") == "nic",
 }
 """Samples that have their own series in every profile: mostly of what does not work."""
 _REST_IN_DEBUG = frozenset(("gpu.power.limit", "hw.temperature.limit", "nccl.ras.rank.lag", "rdma.qp.state"))

@@ -306,7 +306,8 @@ def jobs() -> Iterator[Sample]:
 def pci(turn: int = 1) -> Iterator[Sample]:
     """PCIe of the faults collector: GPUs, NICs, drives and the ports above them."""
     for number in range(PCI_DEVICES):
-        of = {"pci_bus_id": f"0000:{number:02x}:00.0", "kind": "port", "root_port": f"0000:{number % 4:02x}:01.0"}
+        kind = ("gpu", "nic", "nvme", "port")[min(number // 8, 3)]
+        of = {"pci_bus_id": f"0000:{number:02x}:00.0", "kind": kind, "root_port": f"0000:{number % 4:02x}:01.0"}
         for kind in TYPES:
             yield faults.AER.sample(turn, {**of, "type": kind})
         for metric in (faults.LINK_WIDTH, faults.LINK_WIDTH_MOST, faults.LINK_SPEED):

@@ -141,6 +141,25 @@ def test_the_worst_ranks_are_shown() -> None:
     assert [*range(39, 23, -1)] == [it.value for it in found]
 
 
+def test_the_fleet_has_alerts_of_the_hardware() -> None:
+    """Alerts of faults, GPUs, RDMA and Xids have their series in fleet too, where a node is one of thousands."""
+    hardware = {
+        rule["alert"]: rule["expr"]
+        for stem in ("faults", "gpu", "rdma", "xid")
+        for group in yaml.safe_load((ROOT / "alerts" / f"{stem}.yaml").read_text())["groups"]
+        for rule in group["rules"]
+        if "alert" in rule
+    }
+    lacking = {
+        (alert, name)
+        for alert, expr in hardware.items()
+        for name, metric in declared().items()
+        if wanted(expr, metric) and not rule_of(metric, Profile.FLEET).shown and name not in SINGLY
+    }
+    assert len(hardware) > 40
+    assert set() == lacking
+
+
 def totals(samples: Iterable[Sample]) -> dict[str, float]:
     """The sum of each counter over all its series; of a histogram its observations, and their sum."""
     found: Counter[str] = Counter()

@@ -62,11 +62,12 @@ fewer series. For example, with `--profile=debug` a Prometheus on the node scrap
   profile.
 
 Alerts and recording rules have their series in `node` and `debug`. In `fleet`, rules by process, by function of CUDA,
-of PCIe links and of limits of series have no series: evaluate them where `node` is scraped. The same holds for
-dashboards: panels that need `debug` are in the last row of a dashboard, *%(detail)s*.
+by setting or clock of GPUs and of limits of series have no series: evaluate them where `node` is scraped. The same
+holds for dashboards: panels that need `debug` are in the last row of a dashboard, *%(detail)s*.
 """
 _SINGLY_TEXT: Mapping[str, str] = {
     "accel.node.hwmon.alarm": "alarms singly, the other sensors of a chip as one",
+    "accel.node.pci.link.width": "NICs only; GPUs have `gpu_pcie_width`",
     "accel_exporter.map.full": "maps that were full singly, the others summed",
     "accel_exporter.probe.attached": "symbols without a probe singly, the others summed",
     "gpu.memory.row_remap.banks": "`low` and `none` singly, banks with more spare rows summed",
