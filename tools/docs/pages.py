@@ -35,13 +35,14 @@ infiniband-diags, ethtool, pciutils, mstflint (`mstlink` is `mlxlink` in NVIDIA'
 smartmontools, nvme-cli, nfs-common, rpcbind, lm-sensors, psmisc; and those of NVIDIA's driver, of DCGM and of PyPI
 (py-spy). Of lines with the comments Kubernetes and Slurm one is yours. Commands under Diagnosis only look; commands
 under Mitigation change the node. `localhost:19445` is the exporter of the node that the alert names. In Kubernetes
-without the chart's `hostNetwork` it answers there after `kubectl -n accel-exporter port-forward POD 19445`; `kubectl -n
-accel-exporter get pods -o wide` has the POD of the node.
+without the chart's `hostNetwork`, forward this port first: `kubectl -n accel-exporter port-forward POD 19445`. `kubectl
+-n accel-exporter get pods -o wide` lists the POD of the node.
 
 The annotations `runbook` and `dashboard` of an alert are paths: in docs/, and in Grafana with the dashboard's variables
 set to the alert's labels. With the addresses of both they are `runbook_url` and `dashboard_url`, which lead there from
 a notification: `prometheusRule.runbooks` and `prometheusRule.grafana` of the chart, RUNBOOKS=URL and GRAFANA=URL of
-`make rules`. The rules, the chart and the manifests of [a release](release.md) have the address of its runbooks.
+`make rules`. The rules, the chart and the manifests of [a release](release.md) have the address of the runbooks of this
+release.
 
 Load the files with `rule_files` of Prometheus, or set `prometheusRule.enabled` of the
 [chart](deployment.md). They work unedited if the scrape job is called `accel-exporter`. What to adapt: the addresses of
@@ -80,10 +81,10 @@ Select the data source, the job and the instances at the top of each dashboard. 
 in its corner. For an empty panel see [why is a metric absent?](faq.md#why-is-a-metric-absent)
 
 *Workload* selects jobs by [their name](attribution.md#the-name-of-a-job), on each dashboard with panels of processes.
-These panels then show the processes of the selected workloads; panels of GPUs, ports and nodes stay as they are. With
-*All* they also show processes without a known workload, by pod, Slurm job or command. Jobs sums all pods of a workload.
-Fleet reads what `alerts/recording.yaml` and `alerts/nodes.yaml` record by workload, and the others join
-`job_process_info` on the pid: with `--profile=fleet` they know no workload.
+These panels then show the processes of the selected workloads; panels of GPUs, ports and nodes do not change. With
+*All*, panels of processes also show those without a known workload, by pod, Slurm job or command. Jobs sums all pods of
+a workload. Fleet reads the series that `alerts/recording.yaml` and `alerts/nodes.yaml` record by workload. The other
+dashboards join `job_process_info` on the pid: with `--profile=fleet` they have no workload.
 
 The pictures are not screenshots of Grafana. They have the layout of the dashboards, and are drawn from the responses of
 a Prometheus that scraped the [demo](quick-start.md) or a stand-in of the hardware.
