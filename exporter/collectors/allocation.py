@@ -124,8 +124,8 @@ SUCCESS = Metric(
 )
 INVALID = Metric(
     "accel_exporter.allocation.invalid",
-    "Number of pods that the last reading of the source (kubelet or pods) left out for an invalid name or label; each "
-    "is logged once.",
+    "Number of pods that the last reading of the source (kubelet or pods) omitted because of an invalid name or label. "
+    "The log names each pod once.",
     Kind.GAUGE,
     labels=("source",),
 )

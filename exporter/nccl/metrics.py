@@ -82,9 +82,9 @@ LAST_CALL = Metric(
 )
 IN_FLIGHT = Metric(
     "nccl.calls.in_flight",
-    "Threads that are inside an NCCL call now, without Send and Recv unless --collector.nccl.message-spans is on, and "
-    "non-blocking communicators for which ncclCommGetAsyncError returned ncclInProgress at its newest call, if that "
-    "is less than a minute ago. Absent where return probes may not be used.",
+    "Threads that are inside an NCCL call now, without Send and Recv unless --collector.nccl.message-spans is on, plus "
+    "non-blocking communicators for which the newest call of ncclCommGetAsyncError returned ncclInProgress, if this "
+    "call is less than a minute ago. Absent where return probes may not be used.",
     Kind.GAUGE,
     process=True,
 )

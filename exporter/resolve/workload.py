@@ -18,10 +18,9 @@ from exporter.resolve.environment import variable
 INFO = Metric(
     "job.process.info",
     "Always 1: container and job of a process that a collector reports. The job comes from the variables that Slurm, "
-    "torchrun, PyTorch, JAX, MPI or Ray read or set, as they were at the process's start; the process may have changed "
-    "them, so they prove nothing. "
-    "A label is absent where its variable is not set. Join it on pid. Kept for five minutes after the last look at "
-    "the process, for 1,024 processes.",
+    "torchrun, PyTorch, JAX, MPI or Ray read or set, with their values at the process's start. The process may have "
+    "changed them, so they prove nothing. A label is absent where its variable is not set. Join it on pid. Kept for "
+    "five minutes after the last look at the process, for 1,024 processes.",
     Kind.GAUGE,
     labels=("workload", "workload_kind", "queue", "account", "array_task", "het_group", "step", "rank", "world_size"),
     process=True,
@@ -63,7 +62,7 @@ _UNNAMED = ("", "none")
 _ADDRESS, _PORT = _text("MASTER_ADDR"), _number("MASTER_PORT")
 _COORDINATOR, _NAMESPACE = _text("JAX_COORDINATOR_ADDRESS"), _text("PMIX_NAMESPACE")
 _OWN_NODE = re.compile(r"(?:localhost|127\.[0-9.]+|\[?::1\]?|0\.0\.0\.0|\[?::\]?)(?::[0-9]+)?", re.IGNORECASE)
-"""Addresses that are another host's on each node: as a name they would join jobs that have nothing in common."""
+"""Addresses that mean a different host on each node: as a name they would join jobs that have nothing in common."""
 _OF_ANY: Mapping[str, _Patterns] = {
     "rank": _number("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "VLLM_DP_RANK"),
     "world_size": _number("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS", "VLLM_DP_SIZE"),

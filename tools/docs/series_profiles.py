@@ -37,18 +37,18 @@ fewer series. For example, with `--profile=debug` a Prometheus on the node scrap
 - The same holds for `/metrics?profile=` below `--profile` and for pages beyond `--web.series-limit`. If a process ran
   another program (exec), or was folded because more than 1,024 processes ended within five minutes, its counts stay in
   the sums of earlier pages for at least five minutes. The series with `overflow="true"` has the other counts. If the
-  pod or GPU of a process becomes known, or its only GPU is known no more, its earlier counts stay in the sum without
-  (or with) this label, which is there as long as the process, also where its other processes have ended. In
-  `node` they move to a new series where the former one has nothing else.
+  pod or GPU of a process becomes known, its earlier counts stay in the sum without the pod or GPU; if its only GPU
+  becomes unknown, they stay in the sum with the GPU. The page has this sum as long as the process runs, also when the
+  other processes in the sum have ended. In `node` the counts move to a new series if the former series has no other counts.
 - Histograms have at most %(buckets)s buckets: neighbours are merged. Counts at the remaining bounds are exact, and
   quantiles are coarser. %(means)s have two.
   In `debug`, durations have at most %(most)s. [Native histograms](http.md#histograms) have all bounds in each profile.
 - Metrics of errors and faults are in every profile. In `fleet` they keep the labels of the process, and series of
   NCCL's RAS keep the labels of the rank. Some of them omit labels for the location of an error in a device (see the
   table).
-- NCCL's RAS in `node` and `fleet`: the %(large)s largest communicators, first those with missing or failed ranks, and
-  the %(late)s with the ranks most behind. A job of 2,000 ranks has hundreds of communicators. The node with rank 0 of a
-  job has these series in addition, up to 250; their sums are those of the communicators that are left.
+- NCCL's RAS in `node` and `fleet`: the %(large)s largest communicators, where those with missing or failed ranks come
+  first, and the %(late)s with the ranks most behind. A job of 2,000 ranks has hundreds of communicators. The node with
+  rank 0 of a job has up to 250 of these series in addition. Sums over them cover only these communicators.
 - RDMA in `node` is by process, device and GID or LID of the peer (bytes) or operation (requests). Only `debug` has each
   queue pair. `node` and the page at `/` have the first %(failed)s queue pairs in an error state (`rdma_queue_pairs`
   counts all of them) and the ten that post most (`rdma_qp_busiest_bytes_per_second`).
@@ -61,17 +61,17 @@ fewer series. For example, with `--profile=debug` a Prometheus on the node scrap
 - Profiles are applied before the [limits of series](faq.md#how-many-series-is-that), which count the series of the
   profile.
 
-Alerts and recording rules have their series in `node` and `debug`. In `fleet`, rules by process, by function of CUDA,
-by setting or clock of GPUs and of limits of series have no series: evaluate them where `node` is scraped. The same
-holds for dashboards: panels that need `debug` are in the last row of a dashboard, *%(detail)s*.
+Alerts and recording rules have their series in `node` and `debug`. In `fleet`, rules by process, by CUDA function, by
+setting or clock of GPUs, and on limits of series have no series. Evaluate these rules where `node` is scraped. The same
+applies to dashboards: panels that need `debug` are in the last row of a dashboard, *%(detail)s*.
 """
 _SINGLY_TEXT: Mapping[str, str] = {
-    "accel.node.hwmon.alarm": "alarms singly, the other sensors of a chip as one",
+    "accel.node.hwmon.alarm": "alarms singly, the other sensors of a chip as one series",
     "accel.node.pci.link.width": "NICs only; GPUs have `gpu_pcie_width`",
     "accel_exporter.map.full": "maps that were full singly, the others summed",
     "accel_exporter.probe.attached": "symbols without a probe singly, the others summed",
     "gpu.memory.row_remap.banks": "`low` and `none` singly, banks with more spare rows summed",
-    "hw.gpu.utilization": "task `general` singly, of the others the largest",
+    "hw.gpu.utilization": "task `general` singly, the largest of the others",
     "nccl.ras.rank.lag": f"the {MOST_SINGLY['nccl.ras.rank.lag']} ranks most behind",
     "nccl.ras.rank.missing": f"{MOST_SINGLY['nccl.ras.rank.missing']} ranks at most",
     "gpu.nvlink.link.up": "links that are down singly, the others summed",
