@@ -39,7 +39,8 @@ fewer series. For example, with `--profile=debug` a Prometheus on the node scrap
   the sums of earlier pages for at least five minutes. The series with `overflow="true"` has the other counts. If the
   pod or GPU of a process becomes known, its earlier counts stay in the sum without the pod or GPU; if its only GPU
   becomes unknown, they stay in the sum with the GPU. The page has this sum as long as the process runs, also when the
-  other processes in the sum have ended. In `node` the counts move to a new series if the former series has no other counts.
+  other processes in the sum have ended. In `node` the counts move to a new series if the former one has no
+  other counts.
 - Histograms have at most %(buckets)s buckets: neighbours are merged. Counts at the remaining bounds are exact, and
   quantiles are coarser. %(means)s have two.
   In `debug`, durations have at most %(most)s. [Native histograms](http.md#histograms) have all bounds in each profile.
