@@ -50,7 +50,7 @@ static __always_inline void begin(struct pt_regs *ctx, __u32 tgid, struct cookie
 
 	*call = (struct flight){.cookie = cookie, .ip = PT_REGS_IP(ctx), .type = -1, .peer = -1};
 	call->second = PT_REGS_PARM2(ctx);
-	if (cookie.effect == effect_create) /* the communicator that is split, shrunk or grown */
+	if (cookie.effect == effect_create) /* of a Split, Shrink or Grow: the parent communicator */
 		call->second = PT_REGS_PARM1(ctx);
 	if (cookie.comm_at != NO_ARGUMENT)
 		call->comm = argument(ctx, cookie.comm_at);
@@ -100,7 +100,7 @@ int on_enter(struct pt_regs *ctx)
 
 #define MOST_CREATED 64
 
-/* ncclSuccess, or ncclInProgress: what the call made is there, though it may not be ready. */
+/* The call returned ncclSuccess or ncclInProgress: the communicator that it made exists, but may not be ready. */
 static __always_inline void apply(__u32 tgid, struct caller *caller, __s32 code)
 {
 	struct flight *call = &caller->call;

@@ -224,7 +224,7 @@ struct flight {
 	__u64 ip;
 	__u64 start_ns;
 	__u64 comm;   /* the argument */
-	__u64 second; /* the second argument; of effect_create the first */
+	__u64 second; /* the second argument; for effect_create the first */
 	__u64 count;
 	__u64 stream;
 	__s32 type;

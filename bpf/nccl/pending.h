@@ -4,7 +4,7 @@
 #pragma once
 #include "comms.h"
 
-/* A call returned ncclInProgress. Nothing waits for it until it is polled: a program may load its data first. */
+/* A call returned ncclInProgress. The program waits for it only once it polls: it may load its data first. */
 __noinline int begin_pending(__u32 tgid, __u64 address, __u32 api, __u64 start_ns)
 {
 	static const struct pending none;
@@ -19,7 +19,7 @@ __noinline int begin_pending(__u32 tgid, __u64 address, __u32 api, __u64 start_n
 	return 0;
 }
 
-/* The library reports ncclInProgress, of work that was perhaps begun before the probes were there, or in a group. */
+/* The library reports ncclInProgress. The work may have begun before the probes were attached, or in a group. */
 static __always_inline void poll_pending(__u32 tgid, __u64 address, __u32 api, __u64 now)
 {
 	struct comm_key key = {.tgid = tgid, .address = address};
@@ -33,7 +33,7 @@ static __always_inline void poll_pending(__u32 tgid, __u64 address, __u32 api, _
 		row->polled_ns = now;
 }
 
-/* Most communicators that are polled are not pending: one look-up. */
+/* Most polled communicators are not pending: these cost one look-up. */
 __noinline int end_pending(__u32 tgid, __u64 address)
 {
 	struct comm_key key = {.tgid = tgid, .address = address};
@@ -43,8 +43,8 @@ __noinline int end_pending(__u32 tgid, __u64 address)
 	return 0;
 }
 
-/* A call that makes a communicator returned. What is polled is the parent of a Split, Shrink or Grow: the library stores
- * the new communicator's address when it is ready. Otherwise it is the communicator itself. */
+/* A call that makes a communicator returned. For a Split, Shrink or Grow the program polls the parent: the library stores
+ * the address of the new communicator when that is ready. Otherwise the program polls the communicator itself. */
 static __always_inline void note_creation(__u32 tgid, const struct flight *call, __s32 code)
 {
 	bool child = call->cookie.kind != kind_Init && call->second;
@@ -55,7 +55,7 @@ static __always_inline void note_creation(__u32 tgid, const struct flight *call,
 		end_pending(tgid, call->comm);
 }
 
-/* The library gives an error at each call of this function: it is counted when it is new. */
+/* The library returns an error at each call of this function; only a new error is counted. */
 static __always_inline void note_async_error(__u32 tgid, const struct flight *call, __u64 now)
 {
 	struct comm_key key = {.tgid = tgid, .address = call->comm};
@@ -66,7 +66,7 @@ static __always_inline void note_async_error(__u32 tgid, const struct flight *ca
 		poll_pending(tgid, call->comm, call->cookie.api, now);
 	else
 		end_pending(tgid, call->comm);
-	if (!on || !on->who.hash) /* one that has made no call yet, or is still being made */
+	if (!on || !on->who.hash) /* it has made no call yet, or is still being made */
 		on = communicator_at(tgid, call->cookie, call->comm);
 	if (!on || on->async_error == code || code == IN_PROGRESS)
 		return;
