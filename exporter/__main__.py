@@ -13,7 +13,7 @@ _RESERVE: list[object] = []
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; 1 with a sentence on standard error in a shortage."""
-    # Its default would end the program before App handles it: imports take a second or two.
+    # The signal's default would end the program before App handles it: imports take a second or two.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     sentence = shortage.foreseen()
     if not sentence:

@@ -60,7 +60,7 @@ def _run(chosen: Settings, found: Mapping[str, Found], flags: Mapping[str, Any])
     memory.give_back()
     plan = otlp.plan(chosen.otlp, os.environ)
     statistics = _statistics() if chosen.bpf_stats or "custom" in chosen.collectors else None
-    rlimits.raise_to(resource.RLIMIT_MEMLOCK, watch.all_bytes())  # before its privilege is dropped
+    rlimits.raise_to(resource.RLIMIT_MEMLOCK, watch.all_bytes())  # before the privilege for this is dropped
     if not chosen.privileges_keep:
         _drop_capabilities(chosen)
     log.start()

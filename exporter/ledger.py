@@ -154,8 +154,8 @@ class Ledger(Generic[A]):
                 self.known[pid] = labels, since
 
     def ended(self, pids: Collection[int], replaced: bool = False) -> Collection[int]:
-        """Freeze the counts of processes that have ended, or were `replaced` by other programs (exec). Return those
-        that had counts.
+        """Freeze the counts of processes that have ended, or were `replaced` by other programs (exec). Return the
+        processes that had counts.
         """
         for pid in [pid for pid in pids if replaced and self._labels_known(pid) is None]:
             self._processes.labels(pid)  # waits here, so that `_keep` does not

@@ -1,4 +1,4 @@
-"""A series that is part of a sum, and which series of a process are one where their labels have changed."""
+"""A series that is part of a sum, and the rule by which series of a process are one series with changed labels."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from exporter import values
 from exporter.model import Sample, Value
 
 LATER = frozenset(("comm", "container_id", "pod", "namespace", "container", "slurm_job_id"))
-"""Labels of a process that may become known after its start: kubelet names the pod of a container a while later."""
+"""Labels of a process that may become known after its start: the kubelet names the pod of a container a while later."""
 GPU = frozenset(("gpu", "gpu_uuid"))
-"""Labels of the only GPU of a process: known after its start, and no more once it uses a second one."""
+"""Labels of the only GPU of a process: known after its start, and unknown once the process uses a second GPU."""
 
 
 @dataclass(slots=True)
@@ -24,12 +24,12 @@ class Member:
     start: float | None
     vanished: float = 0.0
     elsewhere: dict[str, Value] = field(default_factory=dict)
-    """Counts of `last` in other sums, by their keys, from when the series had other labels."""
+    """Parts of `last` that other sums have, by the keys of the sums, because the series had other labels before."""
     same: int | None = None
-    """Hash of what stays of the series when its labels change (`same`); None if it is not known yet."""
+    """Hash of the parts of the series that stay when its labels change (`same`); None if it is not known yet."""
 
     def parts(self) -> Iterator[tuple[str | None, Value]]:
-        """Yield the sums that have counts of the series, with these."""
+        """Yield the sums that have counts of the series, and these counts."""
         own = self.last
         for part in self.elsewhere.values():
             own = values.minus(own, part)
@@ -37,16 +37,16 @@ class Member:
         yield self.into, own
 
     def stays(self, key: str) -> int:
-        """Return the hash of what stays of the series, 0 where that is not known."""
+        """Return the hash of the parts of the series that stay; 0 where it is not known."""
         if self.same is None:
             self.same = 0 if self.start is None else same(key, self.start)
         return self.same
 
 
 def rise_of(member: Member, sample: Sample) -> Value | None:
-    """Return what a member has counted since, None for nothing, and where it is lower though it did not begin again.
+    """Return what a member has counted since `last`; None if it has counted nothing, or fell without a new start.
 
-    One with other buckets than before has counted nothing that can be known.
+    For a member with other buckets than before, the result is 0, because its counts cannot be compared.
     """
     if sample.value == member.last and sample.start == member.start:
         return None
@@ -60,12 +60,12 @@ def rise_of(member: Member, sample: Sample) -> Value | None:
 
 
 def later(member: Member, sample: Sample) -> bool:
-    """Return whether a series began later than the member of its key: it is another one."""
+    """Return whether a series began later than the member with its key, and is therefore another series."""
     return sample.start is not None and member.start is not None and sample.start > member.start
 
 
 def same(key: str, start: float) -> int:
-    """Return a hash of what stays of a series of a process when LATER or GPU change; 0 for others."""
+    """Return a hash of the parts of a process's series that stay when LATER or GPU change; 0 for other series."""
     parts = tuple(key.split("\0"))
     stay = _staying(parts[1 : len(parts) // 2 + 1])
     return hash((start, parts[0], *(parts[at] for at in stay))) if stay else 0
@@ -73,13 +73,13 @@ def same(key: str, start: float) -> int:
 
 @lru_cache(4096)
 def _staying(names: tuple[str, ...]) -> tuple[int, ...]:
-    """Return the places in a key of labels that do not change, and of their values; none without a process."""
+    """Return the places in a key of the labels that do not change, and of their values; none without a process."""
     places = [at for at, name in enumerate(names, 1) if name not in LATER and name not in GPU]
     return (*places, *(at + len(names) for at in places)) if "pid" in names else ()
 
 
 def gpus_agree(key: str, other: str) -> bool:
-    """Return whether two series are of one GPU, or one of them does not name it."""
+    """Return whether two series are of the same GPU, or one of them names no GPU."""
     gpus = {_labels(it).get("gpu") or None for it in (key, other)}
     return len(gpus) == 1 or None in gpus
 

@@ -1,4 +1,4 @@
-"""Series of which others are the sum: what each added to it, also while a series is missing or has other labels."""
+"""Series that are parts of sums: the counts that each added to its sum, also while it is missing or relabelled."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ MOST_VANISHED = 16_384
 class Members:
     """The last values of series by their keys, and the key of the sum that each adds to (None: to none).
 
-    Pages are between `begin` and `end`. One thread at a time. A series of a process is the same one when LATER or GPU
-    change, also where it was divided by GPU and is no more: what was counted stays in the sum of the former labels, as
-    long as the series is there, or moves to a new sum where the former one has nothing else.
+    Pages are between `begin` and `end`. One thread at a time. A series of a process stays the same series when LATER or
+    GPU change, also if it was divided by GPU before and is no longer. Its counts stay in the sum of the former labels
+    as long as the series is there, or move to a new sum if the former sum has no other counts.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -62,18 +62,18 @@ class Members:
         return self._of[into] > 0
 
     def held(self) -> Iterator[str]:
-        """Yield the sums that have counts of the page's members from when these had other labels."""
+        """Yield the sums with counts of the page's members from the time when these members had other labels."""
         for key in self._scattered & self._present.keys():
             yield from self._present[key].elsewhere
         for key in self._kept.keys() & self._present.keys():
             yield from self._kept[key]
 
     def begin(self, page: Collection[str] = ()) -> None:
-        """Begin a page, of these keys where they are known ahead."""
+        """Begin a page; `page` has its keys if they are known in advance."""
         self._next, self._new, self._risen, self._page, self._absent = {}, set(), {}, page, None
 
     def continues(self, key: str, sample: Sample) -> bool:
-        """Return whether a series of the page is unknown, but for its labels one of those that are not on the page."""
+        """Return whether a series of the page is unknown and may be one that is not on the page, with other labels."""
         return key not in self and key not in self._next and bool(self._former(key, sample.start))
 
     def add(self, key: str, into: str | None, sample: Sample) -> Value | None:
@@ -105,8 +105,9 @@ class Members:
     def end(self, may_move: Callable[[str, str], bool]) -> list[tuple[str, Value]]:
         """End a page: members that were not on it have vanished.
 
-        Returns sums and what was added to them that members had counted under other labels: the sum of these has it, or
-        where that has nothing else and `may_move` its counts to the other one, it is to have it no more.
+        Returns keys of sums, each with the counts to subtract from it: counts that members had under other labels, and
+        that are in two sums now. The sum of the former labels keeps them. If that sum has no other counts and
+        `may_move` allows it, the new sum keeps them instead.
         """
         now, less = self._now(), self._once(may_move)
         for key, member in self._present.items():
@@ -142,7 +143,10 @@ class Members:
         return less
 
     def _again(self) -> Iterator[tuple[str, str, Value]]:
-        """Have members of the page take over from those that were they; yield what other sums have of each."""
+        """Let members of the page take over counts from the same members with former labels.
+
+        Yields the key of each such member, a sum that has counts of it, and these counts.
+        """
         missing = self._present
         if not missing and not (self._new and self._vanished):
             return
@@ -165,7 +169,7 @@ class Members:
                         yield key, into, counted
 
     def _take_over(self, before: str, most: Value) -> list[tuple[str | None, Value]]:
-        """Take counts from a member, no more than `most`, and return what each sum has of them."""
+        """Take counts from a member, no more than `most`, and return each sum with its part of them."""
         member = self._present.get(before) or self._vanished[before]
         if not values.alike(most, member.last):
             return []
@@ -186,7 +190,7 @@ class Members:
         return taken
 
     def take(self, key: str, sample: Sample) -> tuple[Value, set[str]]:
-        """Return what a series has counted since it was last on a page, and forget it; also the sums with the rest."""
+        """Forget a series. Return its counts since it was last on a page, and the sums that have its other counts."""
         former = self._former(key, sample.start)
         member = self._pop(key)
         if member is not None:
@@ -195,9 +199,9 @@ class Members:
         return self._without(former, sample.value)
 
     def move(self, key: str, sample: Sample, into: str, page: Callable[[], Mapping[str, Sample]]) -> set[str]:
-        """Forget a series the counts of which are part of another one, `into`, from now on: there they count no more.
+        """Forget a series that is part of another series, `into`, from now on, where its counts are not counted again.
 
-        `page` returns the series of the page to come. Returns the keys of the sums that keep the counts; none where the
+        `page` returns the series of the next page. Returns the keys of the sums that keep the counts; none if the
         series is not known, or was added to no sum.
         """
         parts = self.leave(key, sample, page)
@@ -214,7 +218,7 @@ class Members:
         return has
 
     def leave(self, key: str, sample: Sample, page: Callable[[], Mapping[str, Sample]]) -> list[tuple[str, Value]]:
-        """Forget a series. Return the keys of the sums that have its counts, with these; `page` as of `move`."""
+        """Forget a series. Return the keys of the sums with its counts, and these counts; `page` is as in `move`."""
         former = self._former(key, sample.start)
         member = self._pop(key)
         if member is not None:
@@ -230,11 +234,11 @@ class Members:
         return found
 
     def _without(self, former: list[str], value: Value) -> tuple[Value, set[str]]:
-        """Take counts of series over; return those of `value` that they did not have, and the sums with the others."""
+        """Take over the counts of series. Return the counts of `value` that they lack, and sums with the rest."""
         has = set[str]()
         for before in former:
             for into, counted in self._take_over(before, value):
-                if into is not None:  # what is in no sum is counted from now on
+                if into is not None:  # counts that are in no sum are counted from now on
                     value = values.minus(value, counted)
                     has.add(into)
         return value, has
@@ -258,7 +262,7 @@ class Members:
             self._forget(into)
 
     def _former(self, key: str, start: float | None) -> list[str]:
-        """Return the keys of members that are not on the page, and that may be one series with other labels."""
+        """Return the keys of members that are not on the page and may be the same series with other labels."""
         if start is None or key in self:
             return []
         index = self._index()
@@ -266,7 +270,7 @@ class Members:
         return [it for it in of if it != key and it not in self._page and it in self and gpus_agree(it, key)]
 
     def _index(self) -> dict[int, list[str]]:
-        """Return the keys of members that were not on the page at the first call, by what stays of them."""
+        """Return the keys of members that were not on the page at the first call, by the hash of what stays of them."""
         if self._absent is None:
             self._absent = {}
             for key, member in chain(self._present.items(), self._vanished.items()):
@@ -275,7 +279,7 @@ class Members:
         return self._absent
 
     def _succeed(self, key: str, member: Member, sample: Sample) -> Member:
-        """Return the member of a process with the labels of another one, which has vanished or has other labels now."""
+        """Return a new member for a process with the labels of an earlier one that vanished or was relabelled."""
         member.vanished = self._now()
         self._vanished[key.replace("\0", f"\1{member.start}\0", 1)] = member
         self._scattered.discard(key)

@@ -16,9 +16,9 @@ MOST = 16_384
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """The counts of a series, as it was, are part of the folded series `into`, a key.
+    """A move of the counts of a series, with its last values, into the folded series with the key `into`.
 
-    Without a series the folded one has ended: a later one of its key counts from 0.
+    Without a series the folded series has ended: a later one with its key counts from 0.
     """
 
     metric: Metric

@@ -36,7 +36,7 @@ class Processes(Protocol):
         ...
 
     def named(self, pid: int, of_pod: Callable[[str, str], Labels]) -> Labels:
-        """Return the same with the process's workload; `of_pod` returns that of a pod by namespace and name."""
+        """Return the process labels of a pid and its workload; `of_pod` returns that of a pod by namespace and name."""
         ...
 
     def forget(self, pid: int) -> None:

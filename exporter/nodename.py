@@ -11,7 +11,7 @@ VARIABLE = "NODE_NAME"
 
 
 def kubernetes_node(environ: Mapping[str, str] = os.environ) -> str:
-    """Return the variable's value; empty where there is none, or none that is UTF-8."""
+    """Return the variable's value; empty if it is not set or not UTF-8."""
     name = environ.get(VARIABLE, "").strip()
     return name if name.isprintable() else ""
 

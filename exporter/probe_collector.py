@@ -159,8 +159,8 @@ class ProbeCollector(ABC, Generic[A]):
         self._forget(pids)
 
     def processes_replaced(self, pids: Collection[int]) -> Collection[int]:
-        """Keep the last counts of these processes, and read the labels of the programs that they run now. Return those
-        that had counts.
+        """Keep the last counts of these processes, and read the labels of the programs that they run now. Return the
+        processes that had counts.
         """
         counted = self.ledger.ended(pids, replaced=True)
         self._forget(pids)

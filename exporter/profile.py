@@ -30,7 +30,7 @@ PROFILES = tuple(profile.name.lower() for profile in Profile)
 BUCKETS: Mapping[Profile, int] = {Profile.FLEET: 4, Profile.NODE: 8, Profile.DEBUG: 12}
 """Classic buckets of a histogram at most; in the profile debug only where a native one has the others."""
 MEANS = frozenset(("nccl.enqueue", "nccl.communicator.operation"))
-"""Histograms of which dashboards have the mean only: two classic buckets in the profile node."""
+"""Histograms that dashboards use only for their mean: two classic buckets in the profiles node and fleet."""
 CONVENTIONAL = "gen_ai."
 """Names of histograms with the bounds of a convention, which only the profile fleet merges."""
 JOB = ("pod", "namespace", "slurm_job_id", "gpu")
@@ -144,12 +144,12 @@ SINGLY: Mapping[str, Callable[[Sample], bool]] = {
 _REST_IN_DEBUG = frozenset(("gpu.power.limit", "hw.temperature.limit", "nccl.ras.rank.lag", "rdma.qp.state"))
 """Metrics of which node and fleet have such samples only."""
 MOST_SINGLY: Mapping[str, int] = {"rdma.qp.state": 16, "nccl.ras.rank.lag": 16, "nccl.ras.rank.missing": 64}
-"""Samples at most that have their own series so, those with the largest values. Other metrics count all queue pairs
+"""The most samples with their own series, those with the largest values. Other metrics count all queue pairs
 (rdma.queue_pairs) and all missing ranks (nccl.ras.ranks.missing)."""
 RAS = "nccl.ras."
-"""Names of metrics of NCCL's RAS, by their beginning."""
+"""Prefix of the names of metrics of NCCL's RAS."""
 MOST_LARGE, MOST_LATE = 16, 8
-"""Communicators of NCCL's RAS that node and fleet have: the largest ones, and those with the ranks most behind."""
+"""Communicators of NCCL's RAS in node and fleet: the largest ones, and those with the ranks most behind."""
 
 
 INFO = "job.process.info"
@@ -194,10 +194,10 @@ def rule_of(metric: Metric, profile: Profile) -> ProfileRule:
 
 
 def communicators_left_out(samples: Iterable[Sample]) -> frozenset[str]:
-    """Return the hashes of the communicators of which RAS's series are only in the profile debug.
+    """Return the hashes of the communicators that have series of RAS only in the profile debug.
 
     A job of 2,000 ranks has hundreds of communicators, and the node with its rank 0 has the series of all of them. A
-    rank that is missing or behind is so in several of them. Those with missing or failed ranks come before larger ones.
+    missing or late rank is missing or late in several. Those with missing or failed ranks come before larger ones.
     """
     sizes, lags, failing = dict[str, float](), dict[str, float](), set[str]()
     for sample in samples:

@@ -55,7 +55,7 @@ class _Sum:
         return Sample(self.metric, self.labels, self.value(), self.start)
 
     def less(self, again: Value) -> None:
-        """Take back what was added though another sum has it; what was shown stays, whatever fractions are rounded."""
+        """Subtract counts that another sum has too. The value never falls below the shown one, despite rounding."""
         self.counted = values.minus(self.counted, again)
         if self.shown is not None:
             self.counted = values.most(self.counted, self.shown)
@@ -128,8 +128,8 @@ class Reduction:
     def retire(self, samples: Iterable[Sample], seconds: float) -> Iterator[Sample]:
         """Yield the counters and histograms of a process that is shown no more, those that have series of their own.
 
-        What is part of a sum over processes stays in the sum, which is shown for so many seconds at least. A sum with a
-        pid is of the process alone, and ends with it: the next program of the pid counts from 0.
+        Counts that are part of a sum over processes stay in the sum, which is shown for at least `seconds`. A sum with
+        a pid covers only this process and ends with it: the next program with the pid counts from 0.
         """
         shortened: set[str] = set()
         own: dict[str, _Sum] = {}
@@ -153,10 +153,10 @@ class Reduction:
                 yield self._coarse(one.sample())
 
     def move(self, moves: Iterable[Move], samples: Collection[Sample]) -> Iterator[tuple[Move, tuple[str, ...]]]:
-        """Apply the moves of series that are part of sums, and yield the others with the keys that each may have here.
+        """Apply the moves of series that are part of sums. Yield the other moves with the keys that each may have here.
 
-        A sum over processes keeps what it has of a series that moved, and is shown for RETENTION at least. A sum with a
-        pid gives it up. `samples` are those of the page to come.
+        A sum over processes keeps the counts of a series that moved, and is shown for at least RETENTION. A sum with a
+        pid loses these counts. `samples` are those of the next page.
         """
         page = cache(lambda: {values.key(it.metric, it.labels): it for it in samples})
         for move in moves:
@@ -180,7 +180,7 @@ class Reduction:
     def _leave(
         self, key: str, move: Move, page: Callable[[], Mapping[str, Sample]]
     ) -> Iterator[tuple[Move, tuple[str, ...]]]:
-        """Take what a series has counted out of its sums. Yield those that have ended with that."""
+        """Subtract the counts of a series from its sums. Yield the sums that have ended with it."""
         for into, counted in self._members.leave(key, move.series, page) if move.series else ():
             one = self._sums[into]
             whole = one.sample()
@@ -190,9 +190,9 @@ class Reduction:
                 yield Move(move.metric, whole, move.into), (into,)
 
     def _may_move(self, before: str, into: str) -> bool:
-        """Return whether the counts of a sum without members are to move to another one.
+        """Return whether the counts of a sum without members move to another sum.
 
-        If that is new, nobody has seen it rise by them; and a page follows the counts by the process.
+        They move to a new sum, so that no reader sees it rise by them, and only if the sum has the pid.
         """
         ends = not self._sums[before].present and self._sums[before].until <= self._now()
         return ends and self._sums[into].shown is None and "pid" in self._sums[into].labels
@@ -272,7 +272,7 @@ def _combine(sample: Sample, without: frozenset[str], gauges: dict[str, Sample])
 
 
 def _first(samples: Iterable[Sample]) -> Iterator[Sample]:
-    """Yield as many samples of each metric as MOST_SINGLY allows: the largest, of equal ones always the same."""
+    """Yield as many samples of each metric as MOST_SINGLY allows: the largest, and of equal ones always the same."""
     found: dict[str, list[Sample]] = {}
     for sample in samples:
         found.setdefault(sample.metric.name, []).append(sample)

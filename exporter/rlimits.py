@@ -1,4 +1,4 @@
-"""Limits that this process, and child processes for themselves, set."""
+"""Resource limits of this process, and of child processes that lower their own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def lower(which: int, most: int) -> None:
 
 
 def raise_to(which: int, least: int) -> None:
-    """Raise a limit of this process (resource.RLIMIT_*) to `least`, or as far as the kernel permits; more stays."""
+    """Raise a limit of this process (resource.RLIMIT_*) to `least`, or as far as permitted. A higher limit stays."""
     unlimited = resource.RLIM_INFINITY
     soft, hard = resource.getrlimit(which)
     if soft == unlimited or soft >= least:

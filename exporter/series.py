@@ -73,8 +73,8 @@ class SeriesLimit:
     minutes are over (`retire`). A folded gauge is the sum of its members, or the largest of times, ratios and
     temperatures. One thread at a time.
 
-    A page of the samples of other limits is given their moves: series of which it has counts in sums and folded series,
-    and which are part of those limits' folded series since. `own` lines of the limit are those about it.
+    A page of samples of other limits also receives their moves: series with counts in this page's sums and folded
+    series that have since become part of those limits' folded series. `own` lines of the limit are those about it.
     """
 
     def __init__(
@@ -103,9 +103,9 @@ class SeriesLimit:
         """The wall time of the page before."""
 
     def apply(self, samples: Iterable[Sample], moves: Iterable[Move] = ()) -> list[Sample]:
-        """Return the samples within the limit, then the folded series, then what there is to know of the limit.
+        """Return the samples within the limit, then the folded series, then the metrics of the limit.
 
-        What has moved by `moves` counts once: it stays in the sums and folded series, for RETENTION at least.
+        Counts that have moved by `moves` count once: they stay in the sums and folded series for at least RETENTION.
         """
         samples = list(samples)
         moved = list(self._reduction.move(moves, samples))

@@ -19,8 +19,8 @@ class Starts:
 
     A counter falls when the settings are reloaded, a library is probed a second time or a driver is loaded again. OTLP
     requires a new start time then: that of the previous reading, the last time at which the counter's value is known.
-    OTLP permits no start after the reading either. A start that the wall clock was set back beyond becomes the time of
-    the first reading after that, which by OTLP means that the true start is unknown. One thread at a time.
+    OTLP permits no start after the reading either. If the wall clock was set back beyond a start, the start becomes the
+    time of the first reading after that, which in OTLP means that the true start is unknown. One thread at a time.
     """
 
     def __init__(self, first: float) -> None:
@@ -28,7 +28,7 @@ class Starts:
         self._readings = 0
         self._known: dict[int, _Counted] = {}
         self._moved: dict[float, float] = {}
-        """Starts that were after a reading, with those in their place."""
+        """Starts that were after a reading, with the starts that replace them."""
 
     def read(self, now: float) -> None:
         """Begin a reading of all series. Beyond MOST the series not read for longest are dropped."""
@@ -52,7 +52,7 @@ class Starts:
         return self.within(counted.start)
 
     def within(self, start: float) -> float:
-        """Return the start, or the one in its place if the wall clock was set back beyond it."""
+        """Return the start, or the start that replaces it if the wall clock was set back beyond it."""
         moved = self._moved.get(start, start)
         if moved > self._now:
             moved = self._moved[start] = self._now

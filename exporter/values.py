@@ -80,7 +80,7 @@ def minus(a: Value, b: Value) -> Value:
 
 
 def least(a: Value, b: Value) -> Value:
-    """Return what two counters or histograms of the same buckets have both counted."""
+    """Return the lesser counts of two counters, or of two histograms with the same buckets, number by number."""
     if isinstance(a, Distribution) and isinstance(b, Distribution):
         return Distribution(a.bounds, _each(min, a, b), min(a.sum, b.sum), shown=a.shown)
     assert not isinstance(a, Distribution) and not isinstance(b, Distribution)
@@ -88,7 +88,7 @@ def least(a: Value, b: Value) -> Value:
 
 
 def most(a: Value, b: Value) -> Value:
-    """Return a counter or histogram that is no lower than another one of the same buckets, in none of its numbers."""
+    """Return the greater counts of two counters, or of two histograms with the same buckets, number by number."""
     if isinstance(a, Distribution) and isinstance(b, Distribution):
         return Distribution(a.bounds, _each(max, a, b), max(a.sum, b.sum), shown=a.shown) if alike(a, b) else a
     assert not isinstance(a, Distribution) and not isinstance(b, Distribution)

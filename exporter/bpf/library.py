@@ -94,10 +94,10 @@ class Interest(Protocol):
         ...
 
     def processes_replaced(self, pids: Collection[int]) -> Collection[int]:
-        """Other programs run under these pids (exec); `process_started` follows for those that use a library too.
+        """Other programs run under these pids (exec). `process_started` follows if they use a library too.
 
-        Returns the pids with calls since `process_started`, or with calls of a process that never was: exec is noticed
-        late, so the last of them may be calls of the program that runs now.
+        Returns the pids with calls since `process_started`, or with calls but without `process_started`. An exec is
+        noticed late, so that the last of these calls may be calls of the program that runs now.
         """
         ...
 

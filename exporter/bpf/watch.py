@@ -158,7 +158,7 @@ class _Ring:
         except OSError as error:
             os.close(self.descriptor)
             attempted = f"map the event ring of CPU {cpu}"
-            if error.errno == errno.EPERM:  # what else the kernel checks was checked when the event was opened
+            if error.errno == errno.EPERM:  # the kernel made its other checks when the event was opened
                 raise BpfError(errno.EPERM, f"{attempted}: too much locked memory: {_LOCKED}") from error
             raise failure(error.errno or errno.EINVAL, attempted) from error
         self._words = memoryview(self._memory)[: mmap.PAGESIZE].cast("Q")

@@ -134,7 +134,7 @@ class Exits:
                 self.users.pop(pid, None)
 
     def processes_replaced(self, pids: Collection[int]) -> Collection[int]:
-        """Stops watching processes that run other programs now, which may use a GPU or not. Returns none: no calls are
+        """Stops watching processes that now run other programs, with or without a GPU. Returns no pids: no calls are
         observed.
         """
         self.object.maps["watched"].take(pids)

@@ -43,7 +43,7 @@ def container_devices(path: Path, seconds: float) -> Listed[ContainerDevice]:
 
 
 def parse(answer: memoryview) -> Listed[ContainerDevice]:
-    """Return NVIDIA's devices in a ListPodResourcesResponse, without those of pods that are malformed or of invalid
+    """Return NVIDIA's devices in a ListPodResourcesResponse, without those of pods that are malformed or have invalid
     names.
 
     Raises ValueError when the message is malformed, or has too many devices.
@@ -69,7 +69,7 @@ def _of_pod(pod: memoryview) -> Iterator[ContainerDevice]:
 
 
 def _name(pod: memoryview) -> str:
-    """Return the name of an invalid pod for the log, as far as it has one."""
+    """Return the name of an invalid pod for the log, or "a pod" if it has none."""
     try:
         return f"pod {text(pod, 1)!r}"
     except ValueError:

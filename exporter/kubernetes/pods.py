@@ -84,7 +84,7 @@ def pods(api: Api, names: Mapping[str, str], workloads: bool = False) -> Listed[
 def parse(answer: bytes, names: Mapping[str, str], workloads: bool = False) -> Listed[Pod]:
     """Return the pods of a PodList or PartialObjectMetadataList that have any of these labels, or a known workload.
 
-    Pods of invalid names or labels are left out. Raises ValueError where the answer is no list.
+    Omits pods with invalid names or labels. Raises ValueError if the answer is not a list of pods.
     """
     found = Listed[Pod]()
     try:
@@ -97,7 +97,7 @@ def parse(answer: bytes, names: Mapping[str, str], workloads: bool = False) -> L
             try:
                 found += _pod(item, names, workloads)
             except (KeyError, TypeError, AttributeError, ValueError) as error:
-                found.leave_out(f"{_name(item)}: {error if isinstance(error, ValueError) else 'it is no pod'}")
+                found.leave_out(f"{_name(item)}: {error if isinstance(error, ValueError) else 'it is not a pod'}")
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError("the answer is no list of pods") from error
     return found
@@ -113,7 +113,7 @@ def _pod(item: Any, names: Mapping[str, str], workloads: bool) -> Iterator[Pod]:
 
 
 def _name(item: Any) -> str:
-    """Return the name of an invalid pod for the log, as far as it has one."""
+    """Return the name of an invalid pod for the log, "None" if it has none."""
     metadata = item.get("metadata") if isinstance(item, dict) else None
     name = metadata.get("name") if isinstance(metadata, dict) else None
     return f"pod {str(name)[:80]!r}"

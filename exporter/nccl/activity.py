@@ -107,9 +107,9 @@ POLLED_NS = 60_000_000_000
 
 
 def read(maps: Mapping[str, Map], uncounted: int, now_ns: int) -> dict[int, Activity]:
-    """Return everything the maps hold at a time of the monotonic clock, by pid.
+    """Return everything that the maps hold at `now_ns` of the monotonic clock, by pid.
 
-    Calls of the kind `uncounted` are not among those in flight; pending communicators are.
+    Calls in flight include pending communicators, but not calls of the kind `uncounted`.
     """
     seen = _counts(cast(CountedRows, {name: maps[name].items() for name in COUNTED}))
     communicators: Iterable[tuple[CommunicatorKey, CommunicatorRow]] = maps["communicators"].items()
@@ -137,9 +137,9 @@ def in_flight(maps: Mapping[str, Map]) -> Iterator[tuple[int, Flight]]:
 
 
 def pending(maps: Mapping[str, Map], now_ns: int) -> Iterator[tuple[int, PendingRow]]:
-    """Yield pid and struct pending of the communicators that a process polls and that are not ready.
+    """Yield the pid and the struct pending of each communicator that a process polls and that is not ready.
 
-    A program that begins a communicator and loads its data first does not wait yet.
+    A program that begins a communicator and then loads its data does not wait yet.
     """
     for key, value in maps["pending"].items():
         if value.polled_ns and now_ns - value.polled_ns < POLLED_NS:

@@ -146,7 +146,7 @@ class Flight(Protocol):
 
 
 class PendingRow(Protocol):
-    """struct pending: work of a non-blocking communicator that is not done."""
+    """struct pending: unfinished work of a non-blocking communicator."""
 
     start_ns: int
     polled_ns: int

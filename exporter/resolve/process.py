@@ -27,7 +27,7 @@ _STAT = re.compile(rb"\) (?:\S+ ){19}([0-9]+) ", re.DOTALL)
 
 
 OfPod = Callable[[str, str], Labels]
-"""Returns the labels of a pod's workload by namespace and name."""
+"""Function that returns the labels of a pod's workload by namespace and name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,7 +114,7 @@ class ProcessesWithGpu:
         return {**self._processes.labels(pid), **self._process_gpus.last(pid, 0)}
 
     def named(self, pid: int, of_pod: Callable[[str, str], Labels]) -> Labels:
-        """Return Processes.named, with gpu and gpu_uuid where these are known."""
+        """Return the labels of Processes.named, with gpu and gpu_uuid where these are known."""
         return {**self._processes.named(pid, of_pod), **self._process_gpus.last(pid, 0)}
 
     def forget(self, pid: int) -> None:

@@ -9,11 +9,11 @@ T = TypeVar("T")
 
 
 MOST_INVALID = 16
-"""Invalid items of one reading of which the reason is kept."""
+"""The most reasons of invalid items that are kept of one reading."""
 
 
 class Listed(list[T]):
-    """The items of a reading. `invalid` is the number of others that were left out, `reasons` those of the first."""
+    """The valid items of a reading. `invalid` is the number of omitted items, and `reasons` has the first reasons."""
 
     def __init__(self, items: Iterable[T] = ()) -> None:
         super().__init__(items)
@@ -50,9 +50,9 @@ class Source(Generic[T]):
         self.failure = ""
         """The reason why the last reading failed; empty after a success and before the first reading."""
         self.invalid = 0
-        """The number of items that the last successful reading left out."""
+        """The number of invalid items that the last successful reading omitted."""
         self.reasons: tuple[str, ...] = ()
-        """The reasons of the first of these."""
+        """The reasons for the first of these items."""
         self._last: tuple[float, Sequence[T]] | None = None
 
     def read(self, may_be_absent: bool = False) -> bool:

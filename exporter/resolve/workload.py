@@ -93,7 +93,7 @@ def workload(environ: bytes, slurm_job_id: str = "") -> Labels:
 
 
 def _met(environ: bytes) -> Labels:
-    """Return workload and kind of a job without a name: the place where its ranks meet, equal for all of them."""
+    """Return the workload and kind of a job without a name: the place where its ranks meet, the same for all."""
     address, port = _first(_ADDRESS, environ), _first(_PORT, environ)
     places = (
         ("pytorch", f"{address[: _LONGEST - 1 - len(port)]}:{port}" if address and port else ""),

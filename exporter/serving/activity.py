@@ -25,7 +25,7 @@ _NOT_SHOWN: Mapping[tuple[float, ...], tuple[float, ...]] = {
     FIRST_TOKEN: (0.001, 0.005, 0.06, 0.75, 7.5),
     PER_TOKEN: (0.3, 0.75),
 }
-"""Bounds that no classic bucket has, because each bucket is a series; 12 buckets stay."""
+"""Bounds that no classic bucket has, because each bucket is a series; 12 buckets remain."""
 QUEUE = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0)
 GAP_FIRST = -12
 """GAP_FIRST of bpf/serving/serving.h."""

@@ -20,7 +20,7 @@ MOST_VALUE = 2.0**64
 """Absolute value that no number of an engine exceeds: sums of others' numbers with greater ones would be infinite."""
 MOST_LABELS = 16
 MOST_NAMES = 19
-"""Labels of a series with those of its process; buckets have one more, `le`."""
+"""Labels of a series at most, including those of its process; buckets have `le` in addition."""
 LONGEST_VALUE = 128
 LONGEST_HELP = 300
 PREFIXES = ("vllm:", "sglang:", "trtllm_", "dynamo_", "nv_", "llamacpp:", "tgi_")
@@ -152,14 +152,14 @@ def _number(text: str, infinite: bool = False) -> float | None:
 
 def joined(own: Mapping[str, str], labels: Labels) -> dict[str, str]:
     """Return the labels of a process with those of an engine, which are `exported_NAME` where they would be taken for
-    the process's or the scraper's. Of more than MOST_NAMES the engine's last ones by name are left out.
+    the process's or the scraper's. Beyond MOST_NAMES, the engine's last labels by name are omitted.
     """
     kept = sorted(labels.items())[: MOST_NAMES - len(own)]
     return {**own, **{f"exported_{name}" if name in RESERVED else name: value for name, value in kept}}
 
 
 def samples(own: Labels, page: Iterable[EngineSeries], metric_of: Callable[[EngineSeries], Metric]) -> Iterator[Sample]:
-    """Yield samples of a page with the labels of its process; series that differ in left out labels only are one."""
+    """Yield samples of a page with the labels of its process; combine series that differ only in omitted labels."""
     together: dict[str, Sample] = {}
     for one in page:
         metric = metric_of(one)

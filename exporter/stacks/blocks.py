@@ -90,7 +90,7 @@ class Blocks:
         self._drop(pids)
 
     def processes_replaced(self, pids: Collection[int]) -> Collection[int]:
-        """Forget what these processes ran before. Return those that had blocks."""
+        """Forget the blocks of the programs that these processes ran before. Return the processes that had blocks."""
         return self._drop(pids)
 
     def _drop(self, pids: Collection[int]) -> Collection[int]:

@@ -193,7 +193,7 @@ class Capture:
             self.blocks.processes_ended(pids)  # a process may end before its libc10.so is found
 
     def processes_replaced(self, pids: Collection[int]) -> Collection[int]:
-        """Forget what these processes ran before. Return those that had allocated memory."""
+        """Forget the programs that these processes ran before. Return the processes that had allocated memory."""
         self._forget(pids)
         return self.blocks.processes_replaced(pids) if self.blocks else ()
 

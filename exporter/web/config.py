@@ -95,8 +95,8 @@ class WebConfigFile:
     def read(self) -> WebConfig:
         """Return the current configuration in the file. Raises WebConfigError.
 
-        A file that has become empty is an error too: it may be in the middle of being rewritten, and TLS and users
-        would be gone meanwhile.
+        A file that has become empty is an error too: it may be in the middle of a rewrite, and until its end there
+        would be no TLS and no users.
         """
         content = read(self.path)
         if (self._content or b"").strip() and not content.strip():

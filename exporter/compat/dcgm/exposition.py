@@ -9,7 +9,7 @@ from exporter.model import Kind, Labels
 
 MOST_SERIES = 10_000
 MOST_LABELS = 19
-"""Of a line; its series has gpu_uuid too."""
+"""Labels of a line at most; its series also has gpu_uuid."""
 _LONGEST_LINE = 16_384
 _META = re.compile(r"# (HELP|TYPE) ([a-zA-Z_:][a-zA-Z0-9_:]*) ?(.*)")
 _SAMPLE = re.compile(

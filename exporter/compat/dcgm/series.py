@@ -18,9 +18,9 @@ OWNER_LABELS = ("pod", "namespace", "container", "hpc_job")
 HOSTNAME_LABELS = {"Hostname": ("Hostname",), "hostname": ("hostname",), "both": ("Hostname", "hostname"), "none": ()}
 WINDOW_LABEL = "window_size_in_ms"
 MOST_NAMES = 20
-"""Labels of a series. Of more, labels of pods are left out, the last ones first, then rows of type label."""
+"""Labels of a series at most. Beyond that, labels of pods are omitted, the last ones first, then rows of type label."""
 _OF_READINGS = 2
-"""Labels that a reading may have besides: its part and its window. All series of a GPU have the same other labels."""
+"""Labels that a reading may have in addition: its part and window. All series of a GPU have the same other labels."""
 _WINDOWED = ("clock_events", "xids_in_window")
 
 EntityField = tuple[str, str, str]
@@ -131,7 +131,7 @@ class DcgmSeries:
 
 
 def bounded(labels: Labels, more: Labels, reserved: int = 0) -> Labels:
-    """Return labels with the first of `more` that they lack, MOST_NAMES less the `reserved` ones at most."""
+    """Return `labels` with the first labels of `more` that they lack, at most MOST_NAMES minus `reserved` in all."""
     others = ((name, text) for name, text in more.items() if name not in labels)
     return {**labels, **dict(islice(others, max(0, MOST_NAMES - reserved - len(labels))))}
 

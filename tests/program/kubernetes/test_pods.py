@@ -137,9 +137,9 @@ def test_no_list_of_pods(answer: bytes) -> None:
 @pytest.mark.parametrize(
     ("invalid", "reason"),
     [
-        (b"5", "pod 'None': it is no pod"),
-        (b"{}", "pod 'None': it is no pod"),
-        (item(labels=5), "pod 'a': it is no pod"),
+        (b"5", "pod 'None': it is not a pod"),
+        (b"{}", "pod 'None': it is not a pod"),
+        (item(labels=5), "pod 'a': it is not a pod"),
         (item(labels={"app": 5}), "pod 'a': '5' is no name or label of a pod"),
         (item(labels={"app": "x" * 64}), "pod 'a': 'xxx"),
         (item(labels={"app": "a\nb"}), r"pod 'a': 'a\nb' is no name or label of a pod"),
