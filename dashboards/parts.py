@@ -30,7 +30,7 @@ LEADS = {
 }
 """Label to the dashboard with more about it, where it is a variable, and its name in the link."""
 OTHERS = {"device": "accel_node_nvme_", "workload": "ALERTS"}
-"""Label to metrics of which it names something else, drives or an alert's own workload: no link leads there."""
+"""Label to metrics on which it names something else (a drive, an alert's own workload), so that no link is drawn."""
 HALF, THIRD, FULL = 12, 8, 24
 DETAIL = "Detail: only with --profile=debug"
 """Title of the row of panels of which the profile node has no series."""

@@ -1,7 +1,7 @@
 """The workload of series of processes, and the variable that chooses workloads.
 
-Series of processes have no label `workload`: it is on `job_process_info`. Only with "All" chosen are series shown of
-which the workload is not known, because its pattern matches an absent label too.
+Series of processes have no label `workload`: it is on `job_process_info`. Series without a known workload are shown
+only if "All" is chosen, because its pattern also matches an absent label.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ PID = "job, cluster, instance, pid"
 OWNER = "job, cluster, namespace, pod, slurm_job_id"
 COMMUNICATOR = "cluster, comm_hash"
 NAMED = ('pid!=""', KNOWN, CHOSEN)
-"""Processes of the chosen workloads. A series without a pid is of many processes, and its workload one of several."""
+"""Processes of the chosen workloads. A series without a pid covers many processes, and has one of several workloads."""
 OF_PIDS = f"topk by ({PID}) (1, {select('job_process_info', *NAMED)})"
-"""One series for each of these, also where a process has two, as for minutes after an exec."""
+"""One series for each of these processes, also if a process has two, as in the minutes after an exec."""
 _PART = ("_bucket", "_sum")
 
 
@@ -48,7 +48,7 @@ def allocated_to(*matchers: str) -> str:
 
 
 def rate_of_owners(metric: str, *matchers: str) -> str:
-    """The rate of a counter that is by pod and Slurm job, without pid, for the chosen workloads."""
+    """The rate of a counter that has a pod and Slurm job, but no pid, for the chosen workloads."""
     return _of_owners(rate(metric, *matchers), select(metric, *matchers, CHOSEN))
 
 
@@ -60,7 +60,7 @@ def _of_owners(values: str, own: str) -> str:
 
 
 def members(metric: str, keys: str, *matchers: str) -> str:
-    """The workload by keys: that of one of the processes with the same ones that have a series of the metric."""
+    """The workload by keys: that of one of the processes that have these keys and a series of the metric."""
     named = f"{select(metric, *matchers)} * on ({PID}) group_left (workload) {OF_PIDS}"
     return f"topk by ({keys}) (1, group by ({keys}, workload) ({named}))"
 
@@ -68,11 +68,11 @@ def members(metric: str, keys: str, *matchers: str) -> str:
 def of_communicators(values: str, own: str) -> str:
     """Series of NCCL's RAS of the communicators that processes of the chosen workloads are in.
 
-    `own` is a selector of the same series, of the chosen workloads.
+    `own` is a selector of the same series for the chosen workloads.
     """
     return joined(values, COMMUNICATOR, members("nccl_communicator_info", COMMUNICATOR), own)
 
 
 def joined(values: str, keys: str, named: str, own: str) -> str:
-    """The values with the workload that `named` has by keys, else without one as far as they are among `own`."""
+    """The values with the workload that `named` has by keys, or without a workload if they are among `own`."""
     return f"({values} * on ({keys}) group_left (workload) ({named} or on ({keys}) group by ({keys}) ({own})))"

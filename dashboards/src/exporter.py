@@ -311,7 +311,7 @@ LOSSES = [
     ),
     lines(
         "Pods left out",
-        "Pods that the last reading of the kubelet or of the list of pods left out, for an invalid name or label.",
+        "Pods that the last reading of the kubelet or of the list of pods omitted because of an invalid name or label.",
         "short",
         Query(f"max by (instance, source) ({select('accel_exporter_allocation_invalid')})", "{{source}} {{instance}}"),
         width=THIRD,

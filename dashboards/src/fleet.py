@@ -42,7 +42,7 @@ USES = select("", '__name__=~"instance_workload:(gpu|nccl_collective|rdma).*"', 
 
 
 def of_workloads(recorded: str) -> str:
-    """Sum of what is recorded of workloads, over the chosen nodes."""
+    """Sum of a recorded series of workloads over the chosen nodes."""
     return total(select(f"instance_workload:{recorded}", CHOSEN), *BY)
 
 
@@ -161,8 +161,8 @@ ATTENTION = [
 WORKLOADS = [
     rows(
         "Workloads",
-        "What each workload uses on all chosen nodes; by pod, Slurm job and command where the workload is not known. "
-        "SMs is the sum over its GPUs: 200 % is two GPUs' worth. Memory is what CUDA allocated.",
+        "What each workload uses on all chosen nodes. Where the workload is not known, by pod, Slurm job and command. "
+        "SMs is the sum over the workload's GPUs: 200 % is two GPUs' worth. Memory is what CUDA allocated.",
         "short",
         {**columns("workload", "workload_kind", "queue", "account"), **WHO},
         Query(f"count by ({', '.join(BY)}) (count by (instance, {', '.join(BY)}) ({USES}))", "Nodes"),
@@ -173,14 +173,14 @@ WORKLOADS = [
     ),
     lines(
         "SM time by workload",
-        "SM time of the ten workloads that use most, in GPUs.",
+        "SM time of the ten workloads that use the most, in GPUs.",
         "short",
         Query(f"topk(10, {of_workloads('gpu_process_utilization_ratio:sum')})", WHO_NAME),
         stacked=True,
     ),
     lines(
         "Device memory by workload",
-        "Device memory that the ten workloads with the most of it have allocated by CUDA.",
+        "Device memory that the ten workloads with the most memory have allocated with CUDA.",
         "bytes",
         Query(f"topk(10, {of_workloads('gpu_cuda_memory_usage_bytes:sum')})", WHO_NAME),
         stacked=True,

@@ -1,7 +1,7 @@
 """Jobs: who uses the GPUs and the network of a cluster, how much, and who holds GPUs without using them.
 
-A job is a workload with all of its pods. Where the workload is not known it is a pod, a Slurm job, or both; where
-there is neither, the processes of one command on one node.
+A job is a workload with all of its pods. If the workload is not known, the job is a pod, a Slurm job, or both. Without
+a pod and a Slurm job, it is the processes of one command on one node.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ SAME_GPU = "on (job, cluster, instance, gpu_uuid)"
 
 
 def job_of(expr: str) -> str:
-    """The expression with a label `command`, and without `pod` where the workload is known, which has many pods.
+    """The expression with a label `command`, and without `pod` where the workload is known, because it has many pods.
 
-    The command is comm and instance of what has neither a workload nor a pod nor a Slurm job, else empty.
+    The command is comm and instance of series without a workload, a pod and a Slurm job, else empty.
     """
     named = f'label_join({expr}, "command", " @ ", "comm", "instance")'
     named = f'label_replace({named}, "command", "(folded) @ $1", "command", " @ (.*)")'
@@ -462,7 +462,7 @@ def dashboard() -> Dashboard:
     return board(
         "accel-exporter-jobs",
         "Jobs",
-        "Which job uses which GPUs and how much of the network? By workload, pod, Slurm job or command; and idle GPUs.",
+        "Which workload, pod, Slurm job or command uses which GPUs and how much of the network? Which GPUs are idle?",
         [
             choice("namespace", "Namespace", f"label_values({anyone}, namespace)", every=".*"),
             workloads('__name__=~"job_process_info|gpu_allocation_info"', 'namespace=~"$namespace"', metric=""),

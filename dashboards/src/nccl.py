@@ -58,7 +58,7 @@ def rising_lags(*labels: str) -> str:
 
 
 def ras(metric: str, *matchers: str) -> str:
-    """Series of NCCL's RAS of the communicators of the chosen workloads."""
+    """Series of NCCL's RAS for the communicators of the chosen workloads."""
     return of_communicators(select(metric, *matchers), select(metric, *matchers, CHOSEN))
 
 
