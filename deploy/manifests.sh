@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Writes deploy/kubernetes/ from the chart: what it gives with its default values, and the rules as a PrometheusRule.
-# Usage: manifests.sh FOLDER; CHART is another folder of the chart.
+# Writes deploy/kubernetes/ from the chart: its resources with default values, and the rules as a PrometheusRule.
+# Usage: manifests.sh FOLDER. The variable CHART sets another folder of the chart.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=${1:?usage: manifests.sh FOLDER}

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Writes into FOLDER what a release publishes besides image and wheel: the site with the runbooks, and the rules, the chart and
-# the manifests with links to it. Usage: release.sh FOLDER; VERSION is the release, RUNBOOKS the address at which its runbooks
-# will be, RUNBOOK_SUFFIX the end of their addresses (.html of the site; .md of the source tree), GRAFANA that of dashboards.
+# Writes into FOLDER the files that a release publishes besides image and wheel: the site with the runbooks, and the rules, the chart
+# and the manifests with links to the site. Usage: release.sh FOLDER. Variables: VERSION is the release, RUNBOOKS the address at which
+# its runbooks will be, RUNBOOK_SUFFIX the end of their addresses (.html for the site, .md for the source tree), GRAFANA the address of
+# Grafana.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=$(realpath -m "${1:?usage: release.sh FOLDER}")
@@ -13,8 +14,8 @@ refuse() {
 }
 
 [[ $runbooks =~ ^https?://[^[:space:]\"?#]+$ ]] ||
-    refuse "RUNBOOKS is no absolute address: set it to that of the site's folder runbooks, as RUNBOOKS=https://docs.example.com/1.0.0/runbooks"
-[[ -z $grafana || $grafana =~ ^https?://[^[:space:]\"?#]+$ ]] || refuse "GRAFANA is no absolute address: set it as GRAFANA=https://grafana.example.com"
+    refuse "RUNBOOKS is not an absolute address: set it to the address of the site's folder runbooks, such as RUNBOOKS=https://docs.example.com/1.0.0/runbooks"
+[[ -z $grafana || $grafana =~ ^https?://[^[:space:]\"?#]+$ ]] || refuse "GRAFANA is not an absolute address: set it as in GRAFANA=https://grafana.example.com"
 [[ $suffix == .html || $suffix == .md ]] || refuse "RUNBOOK_SUFFIX is neither .html nor .md: set one of them"
 grep -qxF "__version__ = \"$version\"" exporter/__init__.py || refuse "VERSION is not that of exporter/__init__.py: change one of them"
 for name in version appVersion; do
@@ -25,7 +26,7 @@ made=$(mktemp -d)
 trap 'rm -rf "$made"' EXIT
 cp -rL deploy/helm/accel-exporter "$made/chart"
 values=$(<"$made/chart/values.yaml")
-# set_value NAME VALUE: changes the default of a value of prometheusRule, which is in its file once.
+# set_value NAME VALUE: changes the default of a value of prometheusRule. The value's name must occur once in the file.
 set_value() {
     local line
     line=$(grep -E "^  $1: " <<<"$values")
@@ -47,14 +48,14 @@ RUNBOOKS='' GRAFANA='' CHART="$made/chart" deploy/rules.sh "$made/out/accel-expo
 .venv/bin/helm package "$made/chart" --destination "$made/out" >/dev/null
 NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet --site-dir "$made/out/site"
 
-# The links of plain rules and manifests: one for each alert, to a page that is there. The chart has the same template.
+# Each alert of the plain rules and of the manifests must have a link to an existing page. The chart has the same template.
 pages=docs/runbooks
 [ "$suffix" = .md ] || pages=$made/out/site/runbooks
 for rules in accel-exporter-rules.yaml kubernetes/rules.yaml; do
     links=$(sed -n 's/^ *runbook_url: *//p' "$made/out/$rules")
     [ "$(wc -l <<<"$links")" -eq "$(grep -cE '^ *(- )?alert: ' "$made/out/$rules")" ] || refuse "an alert of $rules has no runbook_url: add its runbook"
     while read -r link; do
-        [ -f "$pages/${link#"${runbooks%/}/"}" ] || refuse "$link of $rules is no page: add the runbook to docs/runbooks"
+        [ -f "$pages/${link#"${runbooks%/}/"}" ] || refuse "$link of $rules has no page: add the runbook to docs/runbooks"
     done <<<"$links"
 done
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Writes the rules of alerts/ as a plain file of Prometheus, changed by a file of what the chart has under prometheusRule.
-# Usage: rules.sh FILE [VALUES]; RUNBOOKS and GRAFANA are addresses for links, CHART is another folder of the chart.
+# Usage: rules.sh FILE [VALUES]. RUNBOOKS and GRAFANA are addresses for links, RUNBOOK_SUFFIX is the end of links to runbooks, CHART is
+# another folder of the chart.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 file=${1:?usage: rules.sh FILE [VALUES]} values=${2:-}

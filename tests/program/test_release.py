@@ -120,10 +120,10 @@ def test_all_is_there(release: Release) -> None:
 @pytest.mark.parametrize(
     ("variables", "expected"),
     [
-        ({}, "RUNBOOKS is no absolute address"),
-        ({"RUNBOOKS": "docs/runbooks"}, "RUNBOOKS is no absolute address"),
+        ({}, "RUNBOOKS is not an absolute address"),
+        ({"RUNBOOKS": "docs/runbooks"}, "RUNBOOKS is not an absolute address"),
         ({"RUNBOOKS": "https://example.com/runbooks", "VERSION": "99.0.0"}, "VERSION is not that of exporter/"),
-        ({"RUNBOOKS": "https://example.com/runbooks", "GRAFANA": "grafana"}, "GRAFANA is no absolute address"),
+        ({"RUNBOOKS": "https://example.com/runbooks", "GRAFANA": "grafana"}, "GRAFANA is not an absolute address"),
         ({"RUNBOOKS": "https://example.com/runbooks", "RUNBOOK_SUFFIX": ".txt"}, "RUNBOOK_SUFFIX is neither"),
     ],
 )
