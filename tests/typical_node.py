@@ -315,7 +315,7 @@ def pci(turn: int = 1) -> Iterator[Sample]:
 
 
 SOCKETS, MODULES, CORES, DRIVES = 2, 8, 28, 8
-"""Of the machine; modules of memory and cores are of each socket."""
+"""Counts of the machine; memory modules and cores are per socket."""
 
 
 def machine(turn: int = 1) -> Iterator[Sample]:
@@ -338,7 +338,7 @@ def machine(turn: int = 1) -> Iterator[Sample]:
 
 
 def allocations() -> Iterator[Sample]:
-    """The samples of the allocation collector: each GPU is the pod's."""
+    """The samples of the allocation collector: each GPU belongs to the pod."""
     for rank in range(RANKS):
         of = {name: text for name, text in labels(0, rank).items() if name in allocation.INFO.labels}
         yield allocation.INFO.sample(1, {**of, "resource": "nvidia.com/gpu", "device": _uuid(rank)})

@@ -328,8 +328,8 @@ def test_another_program_that_calls_before_it_is_noticed(
 
 
 def test_another_program_in_a_child_that_is_noticed_before(noticing: threading.Event) -> None:
-    """A child has its parent's library until its exec. If that is noticed late, and no call came before, the program is
-    seen from its start.
+    """A child has its parent's library until its exec. If the exec is noticed late and no call came before it, the
+    program is seen from its start.
     """
     command = [BUILD / "workload", "--gate", "--hold", "--layer", "driver", "--launches", "11", "--allocations", "1"]
     with observe() as observed, started(observed, Script()) as script:

@@ -1,4 +1,4 @@
-"""Non-blocking communicators: what a process waits for by polls is in flight, as a call that does not return is."""
+"""Non-blocking communicators: a communicator that a process polls is in flight, like a call that does not return."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def standing(observed: NcclNode, rank: Rank) -> list[str]:
 
 
 def rows(observed: NcclNode, rank: Rank) -> int:
-    """Return the number of pending communicators of a process, which is the number that it is held to have."""
+    """Return the number of pending communicators of a process, which equals its count of held rows."""
     [held] = observed.kernel("held", rank.pid)
     assert held.pending == len(observed.kernel("pending", rank.pid))
     return int(held.pending)
@@ -46,7 +46,7 @@ def rows(observed: NcclNode, rank: Rank) -> int:
 
 @pytest.mark.parametrize(("state", "errors"), [(0, 0), (REMOTE_ERROR, 1)])
 def test_until_it_is_ready(observed: NcclNode, rank: Rank, state: int, errors: int) -> None:
-    """While the library reports that it is not ready, its creation is in flight, from its call on; then no longer."""
+    """While the library reports that a polled communicator is not ready, its creation is in flight since its call."""
     rank.run(INIT)
     assert (0, []) == (in_flight(observed, rank), standing(observed, rank))  # nothing waits for it yet
     rank.run(f"for i in range(23): {POLL}")
@@ -62,7 +62,7 @@ def test_until_it_is_ready(observed: NcclNode, rank: Rank, state: int, errors: i
 
 @pytest.mark.parametrize("end", ["ncclCommAbort", "ncclCommDestroy"])
 def test_until_it_ends(observed: NcclNode, rank: Rank, end: str) -> None:
-    """A communicator that is aborted while it is made is not in flight any more."""
+    """A communicator that is aborted while it is being created is no longer in flight."""
     rank.run(f"{INIT}\n{POLL}")
     assert (1, 1) == (in_flight(observed, rank), rows(observed, rank))
     rank.run(f"lib.{end}(c)")
@@ -70,7 +70,7 @@ def test_until_it_ends(observed: NcclNode, rank: Rank, end: str) -> None:
 
 
 def test_until_nobody_polls(observed: NcclNode, rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that has not polled for a while does something else."""
+    """A communicator that has not been polled for a while is not in flight: the process does something else."""
     rank.run(f"{INIT}\n{POLL}")
     assert 1 == in_flight(observed, rank)
     monkeypatch.setattr(activity, "POLLED_NS", 0)
@@ -78,7 +78,7 @@ def test_until_nobody_polls(observed: NcclNode, rank: Rank, monkeypatch: pytest.
 
 
 def test_a_split(observed: NcclNode, rank: Rank) -> None:
-    """A communicator that is split is polled itself; the new one's address is unknown until it is ready."""
+    """A split is polled on the parent communicator; the address of the new one is unknown until it is ready."""
     rank.run("c, s, e = init(1, 4, b'p'), c_void_p(), c_int(); n = b'ncclCommSplit'; lib.standin_fail(n, 7)")
     rank.run(f"assert 7 == lib.ncclCommSplit(c, 0, 0, byref(s), None); lib.standin_async_error(c, {IN_PROGRESS})")
     rank.run("assert 0 == lib.ncclCommGetAsyncError(c, byref(e))")
@@ -88,7 +88,7 @@ def test_a_split(observed: NcclNode, rank: Rank) -> None:
 
 
 def test_an_exporter_that_came_later() -> None:
-    """A communicator that was not ready before the exporter came is in flight from the first poll on."""
+    """A communicator that was not ready when the exporter started is in flight from the first poll on."""
     build_standins()
     with Rank() as rank:
         rank.run(f"{INIT}\n{POLL}")
@@ -107,7 +107,7 @@ def test_communicators_that_are_ready(observed: NcclNode, rank: Rank) -> None:
 
 
 def test_more_than_a_process_may_hold(observed: NcclNode, rank: Rank) -> None:
-    """One process cannot fill the table: an eighth of it is its share."""
+    """One process cannot fill the table: its share is an eighth."""
     share = observed.collector.object.maps["pending"].max_entries // 8
     lost = observed.collector.object.globals()["pending_lost"]
     rank.run(INIT)

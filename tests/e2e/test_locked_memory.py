@@ -33,7 +33,7 @@ except OSError as error:
 
 @pytest.fixture
 def others() -> Iterator[None]:
-    """Other programs of the user: their perf events take what the kernel gives each user without that limit."""
+    """Other programs of the user, with perf events that use the memory that the kernel permits beyond the limit."""
     with contextlib.ExitStack() as stack:
         for _ in range(3):
             poll = stack.enter_context(contextlib.closing(select.epoll()))
@@ -56,7 +56,7 @@ def test_low_limit_is_raised(run: Callable[..., Exporter]) -> None:
 
 @pytest.mark.usefixtures("others")
 def test_limit_is_named() -> None:
-    """The error names the limit, and what to do, if it cannot be raised."""
+    """The error names the limit and what to do, if the limit cannot be raised."""
     command = [*NO_LOCKED_MEMORY, sys.executable, "-c", WATCH]
     printed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
 
@@ -64,7 +64,7 @@ def test_limit_is_named() -> None:
 
 
 def test_memory_of_the_rings_fits_a_user_alone() -> None:
-    """One exporter of a user locks no more than kernel.perf_event_mlock_kb, so that it needs no limit raised."""
+    """One exporter of a user locks no more than kernel.perf_event_mlock_kb, so that no limit must be raised."""
     allowed = int(Path("/proc/sys/kernel/perf_event_mlock_kb").read_text()) << 10
     assert watch.all_bytes() <= allowed * len(watch.cpus_of(watch.ONLINE.read_text()))
     assert resource.getpagesize() < watch.all_bytes()

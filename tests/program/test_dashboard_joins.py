@@ -161,7 +161,7 @@ CLUSTERS = {
     },
     f'gpu_process_memory_usage_bytes{{cluster="a",{SAME_GPU},{TRAIN},pid="1"}}': "40x9",
 }
-"""Two clusters with the same names of nodes, GPUs, pods and communicators: only in b the GPU is idle."""
+"""Two clusters with the same names of nodes, GPUs, pods and communicators; only in b is the GPU idle."""
 APART: dict[tuple[str, str], list[tuple[dict[str, str], float]]] = {
     ("rdma", "Sent over link speed"): [
         ({"cluster": "a", "instance": "n1", "device": "m0", "port": "1"}, 0.25),
@@ -293,7 +293,7 @@ def test_joined(stem: str, title: str, column: str, tmp_path: Path) -> None:
 @needs_promtool
 @pytest.mark.parametrize(("stem", "title"), APART)
 def test_clusters_are_kept_apart(stem: str, title: str, tmp_path: Path) -> None:
-    """With two clusters in one store, no series is joined with one of the other cluster."""
+    """With two clusters in one store, no series is joined with a series of the other cluster."""
     check(query(stem, title, ""), APART[stem, title], (CLUSTERS,), [], tmp_path)
 
 

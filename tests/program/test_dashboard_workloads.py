@@ -1,7 +1,7 @@
-"""The variable `workload`: each panel on processes, evaluated by a Prometheus with series of all metrics, made up here.
+"""The variable `workload`: each panel on processes, evaluated by a Prometheus with synthetic series of all metrics.
 
-The store has the same node several times, by `job`: with the processes of two workloads and others, with those of one
-alone, and with processes of which no workload is known.
+The store has the same node several times, by `job`: with the processes of two workloads and others, with the processes
+of only one workload, and with processes without a known workload.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ STORES = {"all": (A, B, POD, SLURM, BARE), "a": (A,), "b": (B,), "pod": (POD,), 
 BOUNDS = ("0.05", "1.0", "+Inf")
 STEP, STEPS = 15, 24
 RATE = (1, 10, 100, 1000, 10000)
-"""Of the counters of each process: a sum has no digit of a process that is not part of it."""
+"""Rates of the counters of each process: a sum has no digit of a process that is not part of it."""
 SELECTOR = re.compile(r"([a-zA-Z_][\w:]*)\{([^}]*)\}")
 MATCHER = re.compile(r'(\w+)(=~|=|!=)"([^"]*)"')
 OF_PODS = {"GPUs by pod label", "SM time by pod label", "Device memory by pod label"}
 OF_ALLOCATIONS = {"Idle allocations", "Use of allocated GPUs", "GPUs allocated", "Allocated GPUs", "Allocated to"}
 NAMED_ONLY = {"Jobs by name"}
 BY_POD = {"Before the engine"}
-"""Panels of pods, of allocations and of named workloads, and of what is recorded by pod: without pods by node."""
+"""Panels of pods, of allocations, of named workloads and of series recorded by pod: without pods they are by node."""
 
 
 @functools.cache
@@ -130,7 +130,7 @@ def of_process(number: int, job: str, begin: int) -> Iterator[Line]:
                     yield from values(name, {**node, **declared, **own, **chosen}, RATE[number], begin)
     if workload:
         info = {**process, "workload": workload, "workload_kind": "x"}
-        for comm in (info["comm"], "sh"):  # two for minutes after an exec
+        for comm in (info["comm"], "sh"):  # a process has two in the minutes after an exec
             yield from values("job_process_info", {**info, "comm": comm}, 1, begin)
     owner = {key: process[key] for key in ("namespace", "pod", "slurm_job_id", "container") if key in process}
     if owner:
@@ -196,13 +196,13 @@ def test_every_panel_has_data(store: Store) -> None:
 
 @pytest.mark.parametrize("workload", ["a", "b"])
 def test_one_workload_is_shown_alone(store: Store, workload: str) -> None:
-    """With one workload chosen each query has what it has where that is the only one."""
+    """With one workload chosen, each query has the same result as where this workload is the only one."""
     known = (it for it in panels() if workload == "a" or it[1] not in BY_POD)
     assert [] == wrong(it for it in known if store(it[2], "all", workload) != store(it[2], workload))
 
 
 def test_two_workloads_are_shown_together(store: Store) -> None:
-    """Several can be chosen; the others and the unknown are not shown."""
+    """Several workloads can be chosen; other and unknown workloads are not shown."""
     for board, title, expr in panels():
         shown = {value for key in store(expr, "all", "a|b") for name, value in key if name in ("workload", "pid")}
         assert shown <= {"a", "b", "1", "2"}, (board, title)
@@ -219,7 +219,7 @@ def test_a_workload_that_is_not_known_empties_no_panel(store: Store, job: str) -
 
 @pytest.mark.parametrize("job", ["a", "b", "pod", "slurm", "bare"])
 def test_lines_and_rows_have_a_name(store: Store, job: str) -> None:
-    """Legends that name a workload have it, else the pod, the Slurm job, or the command."""
+    """Legends that name a workload have it, or else the pod, the Slurm job or the command."""
     unnamed = []
     known = PROCESSES[STORES[job][0]]
     expected = next((known[it] for it in ("workload", "pod", "slurm_job_id") if it in known), f"p{STORES[job][0]}")

@@ -163,7 +163,7 @@ def test_every_selector_keeps_to_the_chosen_targets(board: dict[str, Any]) -> No
 
 
 def test_clusters_are_kept_apart(board: dict[str, Any]) -> None:
-    """No query joins over clusters: in one store they may have the same names of nodes, as rules take it too."""
+    """No query joins series of different clusters: clusters in one store may have nodes of the same name."""
     for expr in expressions(board):
         for labels in re.findall(r"\bon \(([^)]*)\)", expr):
             assert "cluster" in labels.split(", "), expr

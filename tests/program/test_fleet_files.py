@@ -107,9 +107,8 @@ def test_prometheus_reads_what_is_scraped(tmp_path: Path) -> None:
 
 
 def test_collector_and_agent_scrape_alike() -> None:
-    """The collector's scrapes are the agent's, but for where targets are listed and what only one of both can have.
-
-    Those of a rack are the agent's for all of its targets.
+    """The collector has the agent's scrapes, except for lists of targets and settings that only one of them can have.
+    A rack has the agent's scrapes for all of its targets.
     """
     [agent] = load("prometheus-agent.yml")["scrape_configs"]
     [rack] = load(RACK)["scrape_configs"]
@@ -141,7 +140,7 @@ def test_one_address_to_write_to() -> None:
 
 
 def test_a_rack_sends_what_the_fleet_dashboard_reads() -> None:
-    """The store has each series of the Fleet dashboard and of its variables, and of no exporter those by process."""
+    """The store has each series of the Fleet dashboard and of its variables, and no series by process."""
     [sent] = load(RACK)["remote_write"][0]["write_relabel_configs"]
     board = queries.boards()["fleet"]
     read = {name for panel in queries.flat(board) for it in panel.get("targets", ()) for name in used(it["expr"])}

@@ -99,7 +99,7 @@ def test_forms_of_histograms(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", MONITORS)
 def test_the_instance_is_the_node(kind: str) -> None:
-    """The monitor has the node's name as instance, by which cordoned.yaml keeps back the alerts of a cordoned node."""
+    """The monitor has the node's name as instance, by which cordoned.yaml inhibits the alerts of a cordoned node."""
     [monitor] = [it for it in template(MONITORS[kind]) if it["kind"] == kind]
     [endpoint] = monitor["spec"].get("podMetricsEndpoints") or monitor["spec"]["endpoints"]
     assert {"sourceLabels": ["__meta_kubernetes_pod_node_name"], "targetLabel": "instance"} in endpoint["relabelings"]

@@ -356,7 +356,7 @@ def test_the_job_of_a_process(environ: bytes, expected: dict[str, str]) -> None:
 
 
 def test_labels_with_the_workload(tmp_path: Path) -> None:
-    """The workload is that of the pod, else that of the variables, and absent where neither is known."""
+    """The workload comes from the pod, else from the variables, and is absent if neither is known."""
     process(tmp_path, environ=SLURM)
     process(tmp_path, pid=8)
     table = ProcessTable(tmp_path, tmp_path)

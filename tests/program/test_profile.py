@@ -90,7 +90,7 @@ WORLD, TENSOR, PIPELINE = 2048, 8, 8
 
 
 def job(behind: Iterable[int] = (), missing: Iterable[int] = ()) -> Report:
-    """The report of RAS on a job of 256 nodes; ranks of it are a collective behind, or do not answer."""
+    """The report of RAS on a job of 256 nodes, where some ranks are a collective behind or do not answer."""
     late, absent = {*behind}, {*missing}
     stage = WORLD // PIPELINE
     groups = [[*range(WORLD)], *([*range(first, first + TENSOR)] for first in range(0, WORLD, TENSOR))]
@@ -119,7 +119,7 @@ def job(behind: Iterable[int] = (), missing: Iterable[int] = ()) -> Report:
 def test_a_job_of_many_communicators(
     profile: Profile, behind: Iterable[int], missing: Iterable[int], lags: int, named: int
 ) -> None:
-    """The node with rank 0 of a large job has few series of the job's RAS, those of ranks in trouble among them."""
+    """The node with rank 0 of a large job has few series of the job's RAS, including those of late or missing ranks."""
     report = job(behind, missing)
     found = Reduction(profile).apply(ras_samples([report]))
     of = Counter(sample.metric for sample in found)
@@ -135,7 +135,7 @@ def test_a_job_of_many_communicators(
 
 
 def test_the_worst_ranks_are_shown() -> None:
-    """Of many ranks that are behind, those have a series that are most behind, whatever the order."""
+    """The ranks most behind have a series, in whatever order the ranks come."""
     own = [ras.LAG.sample(lag, {"comm_hash": "a", "rank": str(lag)}) for lag in range(40)]
     found = Reduction(Profile.NODE).apply(own)
     assert [*range(39, 23, -1)] == [it.value for it in found]
@@ -265,7 +265,7 @@ def test_buckets_of_requests() -> None:
 
 
 def test_few_buckets_of_a_mean(node: list[Sample]) -> None:
-    """Histograms of which dashboards have only the mean have two classic buckets; sum, count and all bounds stay."""
+    """Histograms that dashboards use only for the mean have two classic buckets; sum, count and all bounds stay."""
     for profile in FEW:
         found = [it for it in Reduction(profile).apply(node) if it.metric.name in MEANS]
         assert {it.metric.name for it in found} == (MEANS if profile is Profile.NODE else set())
@@ -335,7 +335,7 @@ def test_labels_that_become_known(before: dict[str, str], after: dict[str, str],
 
 
 def test_labels_that_become_known_after_another_end() -> None:
-    """Counts from before the name of a pod was known stay in their sum, though the others of that sum have vanished."""
+    """Counts from before the name of a pod was known stay in their sum, even if its other series have vanished."""
     limit = SeriesLimit("test", 1000, profile=Profile.FLEET)
     ended, who = Sample(CALLS, {"pid": "2", "comm": "h"}, 5, 1.0), {"pid": "1", "comm": "x"}
     pages: tuple[tuple[int, list[Sample]], ...] = (
@@ -351,8 +351,8 @@ def test_labels_that_become_known_after_another_end() -> None:
 
 
 def test_a_sum_stays_with_the_process_that_left_it() -> None:
-    """A sum with counts from before the name of a pod was known is there while that process is, however long its others
-    have ended, and ends with the process.
+    """A sum with counts from before the name of a pod was known is shown until the process ends, even if the other
+    processes of the sum ended long before.
     """
     now = 0.0
     limit = SeriesLimit("test", 1000, lambda: now, Profile.FLEET)
@@ -417,9 +417,9 @@ def test_a_process_that_is_shown_no_more(seen: bool) -> None:
 
 @pytest.mark.parametrize("seen", [True, False])
 def test_next_program_of_a_process_counts_from_0(seen: bool) -> None:
-    """Counts of a program that another one replaced are folded, not among those of the new program with its pid.
+    """Counts of a program that another one replaced are folded, and are not counts of the new program with its pid.
 
-    So are those that the profile adds up for each process: over functions, or implicit and other frees.
+    The same applies to sums of the profile for each process: over functions, or of implicit and other frees.
     """
     limit = SeriesLimit("test", 1000, profile=Profile.NODE)
     freed = declared()["gpu.cuda.memory.frees"]
@@ -446,7 +446,7 @@ def test_next_program_of_a_process_counts_from_0(seen: bool) -> None:
 
 @pytest.mark.parametrize("collected", [Profile.NODE, Profile.DEBUG])
 def test_next_program_of_a_process_counts_from_0_on_a_page(collected: Profile) -> None:
-    """On a page of the profile node, of a collector that has it or shows more, a replaced program is folded too."""
+    """A replaced program is folded on a page of the profile node too, if the collector has this or a higher profile."""
     limit, pages = SeriesLimit("test", 1000, profile=collected), Pages(0, collected)
     freed = declared()["gpu.cuda.memory.frees"]
 

@@ -518,14 +518,14 @@ def test_plan_takes_the_batch_processors_variables(caplog: pytest.LogCaptureFixt
 
 @pytest.mark.parametrize(("timeout", "compression"), [("", ""), ("2.5", "gzip"), (" 10 ", "Deflate"), ("7", "none")])
 def test_variables_of_requests(timeout: str, compression: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A value that the SDK takes brings no warning."""
+    """A value that the SDK accepts causes no warning."""
     words = {"OTEL_EXPORTER_OTLP_TIMEOUT": timeout, "OTEL_EXPORTER_OTLP_METRICS_COMPRESSION": compression}
     plan(OtlpSettings("http://c"), words)
     assert [] == caplog.messages
 
 
 def test_variables_of_requests_that_are_ignored(caplog: pytest.LogCaptureFixture) -> None:
-    """A value that the SDK ignores is one warning, with what is used in its place."""
+    """A value that the SDK ignores causes one warning, which names the value used instead."""
     plan(OtlpSettings("http://c"), {"OTEL_EXPORTER_OTLP_TIMEOUT": "x", "OTEL_EXPORTER_OTLP_TRACES_COMPRESSION": "zstd"})
     assert [
         "OTEL_EXPORTER_OTLP_TIMEOUT='x' is not a number of seconds; 10 s are used",

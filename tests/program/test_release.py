@@ -79,7 +79,7 @@ def documents(release: Release, form: str) -> list[Any]:
 
 @pytest.mark.parametrize("form", ["accel-exporter-rules.yaml", "kubernetes/rules.yaml", "chart"])
 def test_links(release: Release, form: str) -> None:
-    """Without a setting of the user each alert has the absolute address of its runbook, and of its dashboard."""
+    """Without any setting by the user, each alert has the absolute addresses of its runbook and dashboard."""
     found = release.alerts(documents(release, form))
     assert {*ALERTS} == {*found}
     for alert, rule in found.items():
@@ -103,7 +103,7 @@ def test_prometheus_takes_the_rules(release: Release) -> None:
 
 
 def test_all_is_there(release: Release) -> None:
-    """The manifests are complete, the image is of the version, and each file but the site's has its checksum."""
+    """The manifests are complete, the image has the version, and each file outside the site has its checksum."""
     named = yaml.safe_load((release.folder / "kubernetes/kustomization.yaml").read_text())["resources"]
     assert {*named} | {"kustomization.yaml"} == {it.name for it in (release.folder / "kubernetes").iterdir()}
     assert f"image: accel-exporter:{__version__}" in (
@@ -128,7 +128,7 @@ def test_all_is_there(release: Release) -> None:
     ],
 )
 def test_refused(tmp_path: Path, variables: dict[str, str], expected: str) -> None:
-    """A release without an address for its runbooks is refused, and what was made before stays."""
+    """A release without an address for its runbooks fails, and the files of an earlier one stay."""
     (tmp_path / "made").mkdir()
     made = make(tmp_path / "made", **{"VERSION": __version__, **variables})
     assert 0 != made.returncode and f"release: {expected}" in made.stderr
@@ -136,7 +136,7 @@ def test_refused(tmp_path: Path, variables: dict[str, str], expected: str) -> No
 
 
 def test_the_sources_pages(tmp_path: Path) -> None:
-    """Links to the source tree of the release are those of files that it has."""
+    """Links to the source tree of the release lead to files that exist there."""
     base = "https://example.com/accel-exporter/blob/v1/docs/runbooks/"
     made = make(tmp_path / "made", VERSION=__version__, RUNBOOKS=base, RUNBOOK_SUFFIX=".md")
     assert 0 == made.returncode, made.stderr

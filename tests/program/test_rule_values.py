@@ -96,7 +96,7 @@ TWICE = {
     ("LlmTokensSlow", "ratio"),
     ("NcclHang", "seconds"),
 }
-"""Thresholds of two series each of which a GPU has one, of two windows, or with and without a label."""
+"""Thresholds for two series, where a GPU has one of them, for two windows, or with and without a label."""
 
 
 def test_each_threshold_changes_its_rule(tmp_path: Path) -> None:

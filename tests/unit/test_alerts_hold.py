@@ -50,7 +50,7 @@ def test_nothing_is_compared_with_a_maximum_that_is_forgotten(name: str) -> None
 def test_what_is_carried_on_ends_with_its_node(name: str) -> None:
     """A recorded series that continues from its own last value needs another one that the node still exports.
 
-    One that has a time in it can end by that instead.
+    A recorded series with a time in its rule can end by that time instead.
     """
     carried = [part for part in re.split(r"\bor\b", RECORDED[name]["expr"]) if f"{name}[" in part]
     assert all(used(part) - {name} or "> time() - " in part for part in carried)

@@ -1,4 +1,4 @@
-"""Pages of processes with labels that become known, or are known no more: each has what was counted, once."""
+"""Pages of processes with labels that become known or unknown: each page has all counts once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PIDS = range(1, 10)
 STARTED = 1e6
 
 Row = tuple[str, int]
-"""A counted thing, and the device, or queue pair, that it is of."""
+"""A counted thing, and its device or queue pair."""
 
 
 @dataclass
@@ -71,7 +71,7 @@ class Node:
         self._named.add(pid)
 
     def gpu(self, pid: int) -> None:
-        """Let the GPUs of the process be known, or known no more."""
+        """Let the GPUs of the process be known or unknown."""
         if pid in self.running:
             self.running[pid].known ^= True
 
@@ -97,7 +97,7 @@ class Node:
         self._ledger.started(pid)
 
     def run(self) -> None:
-        """Collect: what pages show until the next time."""
+        """Collect the samples that pages show until the next call."""
         with self._ledger.page():
             self.samples = self._limit.apply(self._samples())
         self.counted, self.own = self.truth.copy(), self._own.copy()
@@ -125,7 +125,7 @@ class Node:
 
     @staticmethod
     def _samples_of(process: Process[Counts]) -> Iterator[Sample]:
-        """Yield samples as CUDA's and RDMA's are: by GPU where all are known, else of all of them together."""
+        """Yield samples like those of CUDA and RDMA: by GPU if all GPUs are known, else for all GPUs together."""
         rows, known = process.activity.rows, process.activity.known
         devices = sorted({device for _, device in rows})
         parts = [[device] for device in devices] if known else [devices]
@@ -146,7 +146,7 @@ def _gpu(device: int) -> Labels:
 
 
 class Scraper:
-    """Reads one page of a node again and again, and compares each with the one before and with what was counted."""
+    """Reads one page of a node repeatedly, and compares each reading with the one before and with the counts."""
 
     def __init__(self, node: Node, most: int, profile: Profile) -> None:
         self._node, self._most, self._profile = node, most, profile
@@ -211,9 +211,9 @@ MISSED = [("count", 1, 0), ("count", 2, 0), *PAGE, ("miss", 0, 0), ("name", 1, 0
 def test_every_page_has_what_was_counted(
     profile: Profile, most: int, steps: list[tuple[str, int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Processes start, count, run other programs and end, names of pods and GPUs become known and GPUs unknown again,
-    collectors and pages reach their limits or do not, and pages miss a collector: no counter falls, and each page has
-    all that was counted, once.
+    """Processes start, count, run other programs and end. Names of pods and GPUs become known, and GPUs unknown again.
+    Collectors and pages reach their limits or do not, and pages lack a collector. In all of this no counter falls, and
+    each page has all counts once.
     """
     node: Node
     clock = SimpleNamespace(time=lambda: node.now, monotonic=lambda: node.now)

@@ -39,7 +39,7 @@ def test_outside_kubernetes_the_host_has_its_own_name() -> None:
 
 
 def test_a_node_name_that_is_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A NODE_NAME that is not UTF-8 is none: OTLP's texts are, and a resource without host.name names no node."""
+    """A NODE_NAME that is not UTF-8 is ignored: OTLP's texts are UTF-8, and without host.name no node is named."""
     monkeypatch.setitem(os.environb, b"NODE_NAME", b"node-\xff")
     found = resource.own().attributes
 

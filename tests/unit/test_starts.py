@@ -40,7 +40,7 @@ def test_start_is_never_after_its_reading() -> None:
 
 
 def test_clock_that_was_set_back_gives_one_new_start() -> None:
-    """Starts after a reading become its time, and stay that when the clock has passed the former start again."""
+    """Starts after a reading become the reading's time, and keep it when the clock passes the former start again."""
     subject = Starts(100.0)
     read(subject, 110.0, a=5)
     read(subject, 120.0, a=4)

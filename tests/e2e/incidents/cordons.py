@@ -9,7 +9,7 @@ CORDONED = "gpu-1"
 
 
 def broken_node(instance: str) -> dict[str, str]:
-    """A node of which a GPU, a NIC and the fabric manager fail in minute 10."""
+    """A node on which a GPU, a NIC and the fabric manager fail in minute 10."""
     gpu = f'instance="{instance}",gpu="1",gpu_uuid="{instance}-1"'
     xid = f'{gpu},pci_bus_id="0000:3B:00.0",xid="79",action="RESTART_BM"'
     nic = f'instance="{instance}",category="nic",component="0000:18:00.0",signal="nic_health_compromised"'

@@ -8,7 +8,7 @@ from tests.e2e.incidents.cordons import CORDONED, broken_node, cordoned_node
 from tests.e2e.incidents.incident import Incident, link_series, node_series, rank_series
 
 NODES = 250
-"""Of a job of 2,000 ranks."""
+"""Nodes of a job of 2,000 ranks."""
 
 
 def no_incidents() -> Iterator[Incident]:
@@ -99,7 +99,7 @@ def no_incidents() -> Iterator[Incident]:
 
 
 def _reconfigured() -> dict[str, str]:
-    """A node of three is drained, MIG switched on, its GPUs reset and cut into devices."""
+    """One of three nodes is drained, its MIG mode enabled, and its GPUs reset and partitioned."""
     series: dict[str, str] = {}
     for number in range(3):
         what = f'instance="n{number}",gpu="0",gpu_uuid="n{number}-0"'

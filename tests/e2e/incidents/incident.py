@@ -9,12 +9,12 @@ MINUTES = 60
 """The length of a timeline."""
 BOOT = "-90000x60"
 SELDOM = "4m"
-"""Evaluation interval of rules over 2,000 ranks: at 60 times real time a small machine does no more."""
+"""Evaluation interval of rules over 2,000 ranks: at 60 times real time a small machine cannot evaluate more often."""
 
 
 @dataclass(frozen=True)
 class Notice:
-    """An alert that a person hears of until a minute of the timeline; its summary names what is broken."""
+    """An alert that a person is notified of by a minute of the timeline; its summary names what is broken."""
 
     alert: str
     names: str
@@ -25,7 +25,7 @@ class Notice:
 class Incident:
     """A timeline. `series` are in promtool's notation: values a minute apart, by series without the label job.
 
-    `pages` and `tickets` are what a person hears of, each once. Nothing else is sent.
+    A person is notified of each of `pages` and `tickets` once, and of nothing else.
     """
 
     name: str

@@ -8,7 +8,7 @@ from tests.e2e.incidents.incident import STANDS, Incident, Notice, node_series, 
 
 NODES = 6
 RANKS = 8
-"""Of a node."""
+"""Ranks of a node."""
 
 
 def _named(instance: str, workload: str, kind: str, rank: int, pid: str = "", pod: str = "") -> dict[str, str]:
@@ -84,7 +84,7 @@ def _plain_hosts() -> Iterator[Incident]:
 
 
 def _pods() -> Iterator[Incident]:
-    """Yield incidents of jobs that have several kinds of pods, and of one of which a rank has started again."""
+    """Yield incidents of jobs with several kinds of pods, and of a job with a rank that has started again."""
     waiting = "0x10 1x50"
     pytorch: dict[str, str] = {}
     sets: dict[str, str] = {}

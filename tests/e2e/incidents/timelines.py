@@ -10,7 +10,7 @@ from tests.e2e.incidents.incident import RUNS, STANDS, Incident, Notice, link_se
 from tests.e2e.incidents.jobs import jobs
 
 NODES = 250
-"""Of a job of 2,000 ranks."""
+"""Nodes of a job of 2,000 ranks."""
 
 
 def _incidents() -> Iterator[Incident]:
@@ -98,7 +98,8 @@ def _topology() -> Iterator[Incident]:
         leaf |= {f'accel_node_topology_info{{instance="n{number}",leaf="leaf{number // 4}"}}': "1x60"}
     yield Incident("leaf-of-the-topology-reboots", leaf, (Notice("SwitchSuspected", "leaf0", 32),))
 
-    # Each job has half of its nodes on the switch, which stands for both. After a reboot a job that hangs on is a page.
+    # Each job has half of its nodes on the switch, which has the only page. After a reboot, a job that still hangs has
+    # a page.
     again = Notice("NcclHang", "Workload train ", 44)
     for name, state, pods, pages in (
         ("switch-stops-two-jobs", "4x10 1x50", ("train", "tune"), ()),

@@ -165,7 +165,7 @@ def test_exec_is_known_at_once(users: LibraryUsers) -> None:
 
 
 def test_exec_of_a_program_without_calls(users: LibraryUsers) -> None:
-    """A child that runs another program soon after its fork, as vfork's, made no call that may be the new program's."""
+    """A child that soon runs another program, as after vfork, made no call that could be one of the new program."""
     interest, pid = Interest(), os.getpid()
     library = attached(interest)
     users.use(pid, 1, library, 1)
@@ -175,7 +175,7 @@ def test_exec_of_a_program_without_calls(users: LibraryUsers) -> None:
 
 
 def test_exec_that_an_interest_fails_to_handle(users: LibraryUsers) -> None:
-    """A program is not seen from its start where it is unknown whether the one before it made calls."""
+    """A program is not seen from its start if it is unknown whether the program before it made calls."""
 
     class Failing(Interest):
         def processes_replaced(self, pids: Collection[int]) -> Collection[int]:

@@ -190,7 +190,7 @@ def test_a_kubelet_that_refuses(subject: Subject, caplog: pytest.LogCaptureFixtu
 
 
 def test_an_invalid_pod(subject: Subject, caplog: pytest.LogCaptureFixture) -> None:
-    """Only that pod's allocations are left out: it is counted, logged once, and on the landing page."""
+    """Only the allocations of the invalid pod are omitted: the pod is counted, logged once, and on the landing page."""
     bad, good = pod("bad\n", container("main", WHOLE.format(1))), pod("train-0", container("main", WHOLE.format(0)))
     with kubelet.kubelet(subject.socket, bad, good):
         for _ in range(2):

@@ -157,7 +157,7 @@ def owner(entity: Entity) -> Labels:
 
 
 def test_label_names_of_a_series() -> None:
-    """Labels of the pod are left out beyond 20 label names, and lines that have more themselves are refused."""
+    """Labels of the pod are omitted beyond 20 label names, and lines that already have more labels are rejected."""
     own = ",".join(f'l{number}="x"' for number in range(15))
     page = (
         PAGE

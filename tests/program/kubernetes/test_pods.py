@@ -148,7 +148,7 @@ def test_no_list_of_pods(answer: bytes) -> None:
     ],
 )
 def test_an_invalid_pod(invalid: bytes, reason: str) -> None:
-    """Only that pod is left out, and counted with the reason; the others have their labels."""
+    """Only the invalid pod is omitted, and counted with the reason; the other pods have their labels."""
     bad = json.loads(invalid)
     bad = bad["items"][0] if isinstance(bad, dict) and bad else bad
     found = parse(json.dumps({"items": [pod("b", app="llm"), bad, pod("c", app="web")]}).encode(), NAMES)

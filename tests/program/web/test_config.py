@@ -145,7 +145,7 @@ def test_promtool_agrees(text: str, right: bool, tmp_path: Path) -> None:
 
 
 def test_a_file_that_becomes_empty_is_an_error(tmp_path: Path) -> None:
-    """Users stay needed while the file is rewritten; one that was empty from the start needs none."""
+    """Users are still required while the file is rewritten; a file that was empty from the start requires none."""
     path = tmp_path / "web.yml"
     path.write_text("\n")
     file = WebConfigFile(path)

@@ -117,8 +117,8 @@ def test_exec_while_processes_are_listed() -> None:
 
 @pytest.mark.parametrize(("started", "first"), [(22, False), (23, True), (24, True)])
 def test_a_process_that_starts_while_records_are_lost(started: int, first: bool) -> None:
-    """After a loss the time of a mapping is unknown, but not before the start of its process: one that is younger than
-    the attachment is seen from its first call.
+    """After a loss the time of a mapping is unknown, but it is after the start of its process: a process that is
+    younger than the attachment is seen from its first call.
     """
     interest, lister = Interest(), Lister()
     library, lister.started = attached(interest), started

@@ -129,7 +129,7 @@ def test_label_rows() -> None:
 
 
 def test_label_names_of_a_series() -> None:
-    """A series has at most 20 label names: of more, the pod's last ones are left out, none of GPU or owner."""
+    """A series has at most 20 label names: beyond that, the pod's last labels are omitted, but none of GPU or owner."""
     owner = dict.fromkeys(OWNER_LABELS, "x") | {f"label_{number}": "y" for number in range(8)}
     derived = Derived(lambda: 100.0)
     derived.look(snapshot(gpu(at=100.0)))

@@ -125,7 +125,7 @@ def test_labels_that_are_not_the_engines() -> None:
 
 @pytest.mark.parametrize(("kind", "total"), [(Kind.COUNTER, 7), (Kind.GAUGE, 7), (Kind.HISTOGRAM, 7)])
 def test_labels_of_a_series(kind: Kind, total: int) -> None:
-    """A series has at most 20 label names with its process's and le; those that are equal without the rest are one."""
+    """A series has at most 20 label names, including its process's and le; series equal without the rest are summed."""
     metric = Metric("vllm:n", "", kind, process=True, literal=True)
     process = {name: "x" for name in PROCESS_LABELS if not name.startswith("gpu")}
 

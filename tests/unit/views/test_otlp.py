@@ -77,7 +77,7 @@ def test_counter_is_a_cumulative_monotonic_sum_with_its_start() -> None:
 
 
 def test_start_is_never_after_the_time_of_its_point() -> None:
-    """After the wall clock was set back, neither a start of its own nor the exporter's is after the point."""
+    """After the wall clock was set back, neither the start of a point nor the exporter's start is after the point."""
     starts = Starts(100.0)
     samples = [Sample(CALLS, {"api": "a"}, 5, start=150.0), CALLS.sample(5, {"api": "b"})]
 
@@ -157,7 +157,7 @@ def test_hardware_metrics_are_those_of_the_conventions() -> None:
 
 
 OWN_ATTRIBUTES = {"gpu", "lifetime"}
-"""Of hardware metrics, besides those of the conventions."""
+"""Attributes of hardware metrics besides those of the conventions."""
 OF_MODEL = {
     "hw.errors": {"hw.type", "error.type"},
     "hw.gpu.io": {"network.io.direction"},
@@ -167,8 +167,8 @@ OF_MODEL = {
     "hw.temperature.limit": {"hw.sensor_location", "hw.limit_type"},
     **dict.fromkeys(("hw.energy", "hw.power"), {"hw.type"}),
 }
-"""Attributes of hardware metrics besides hw.id, by model/hardware/*-metrics.yaml of the conventions; the package has no
-attributes of metrics.
+"""Attributes of hardware metrics besides hw.id, from model/hardware/*-metrics.yaml of the conventions, because the
+package has no attributes of metrics.
 """
 REQUIRED = {"hw.type", "hw.state", "network.io.direction"}
 """Attributes that the model requires of each metric of OF_MODEL that may have them."""
