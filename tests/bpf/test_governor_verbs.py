@@ -141,10 +141,10 @@ def test_a_job_that_posts_without_pause(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize(("work", "within"), [(1.3, 0.08), (3.0, 0.05)])
 def test_posts_of_a_job_that_works_are_estimated(monkeypatch: pytest.MonkeyPatch, work: float, within: float) -> None:
-    """The probes take what is allowed of the CPU time of a job that also works, in parts of what they take of a post.
-    What was not seen is estimated by CPU time, of an unknown queue pair: those of the queue pair are what was seen.
-    Nothing is lost at its end. The error of what they take, which other work on the machine changes, is that of the
-    estimate, and greater where work is less."""
+    """The probes take the permitted share of the CPU time of a job that also works, in parts of their time for a post.
+    Posts that were not seen are estimated by CPU time, for an unknown queue pair: the known queue pair has the posts
+    that were seen. Nothing is lost when the job ends. Other work on the machine changes the time that the probes take:
+    the estimate has the same error, which is greater if the job works less."""
     monkeypatch.setattr(files, "CYCLE_SECONDS", 1.0)
     with Job() as job, governed(job) as observed:
         price = observed.collector.probes.price("post_send")

@@ -56,8 +56,8 @@ WITHOUT_DATA = {
     *(("cuda", f"${label}") for label in ("namespace", "pod", "slurm_job_id", "workload")),
     *((stem, "$cluster") for stem in ("cuda", "exporter")),
 }
-"""Faults, pods, custom probes, profiles and NCCL (messages are what is probed in windows) that this run has none of,
-and names that its processes do not have; other processes may.
+"""Names that this run lacks: faults, pods, custom probes, profiles and NCCL (only its messages are probed in windows),
+and names that the run's processes do not have, although other processes may.
 """
 
 OF_OTHERS = {"fleet", "gpu", "jobs", "nccl", "node", "rdma", "serving"}

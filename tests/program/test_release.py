@@ -43,7 +43,7 @@ class Release:
     """The address of the runbooks, which answers."""
 
     def alerts(self, documents: list[Any]) -> dict[str, dict[str, Any]]:
-        """The alerts of rules, or of resources of which one is a PrometheusRule."""
+        """The alerts of rules, or of resources that include a PrometheusRule."""
         of = [it.get("spec", it) for it in documents if it and it.get("kind", "PrometheusRule") == "PrometheusRule"]
         return {
             rule["alert"]: rule for it in of for group in it["groups"] for rule in group["rules"] if "alert" in rule
