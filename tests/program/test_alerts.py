@@ -152,10 +152,13 @@ def test_few_alerts_page() -> None:
 
 @each_file
 def test_clusters_are_kept_apart(stem: str) -> None:
-    """No rule adds or joins over clusters: in one store they may have the same names of jobs and instances."""
+    """No rule or text adds or joins over clusters: in one store they may have the same names of jobs and instances."""
     for rule in (*rules(stem), *rules(stem, "record")):
         for labels in re.findall(r"\b(?:by|on) \(([^)]*)\)", rule["expr"]):
             assert "cluster" in labels.split(", "), rule["expr"]
+    for rule in rules(stem):
+        text = str(rule["annotations"])
+        assert text.count("printf ") == text.count("{cluster=%q"), rule["alert"]
 
 
 @each_file
