@@ -16,6 +16,25 @@ def no_incidents() -> Iterator[Incident]:
     report = 'accel_node_report_timestamp_seconds{instance="n1",category="host_maintenance",component="provider"}'
     yield Incident("node-in-maintenance-is-taken-apart", broken_node("n1") | node_series("n0") | {report: "_x5 600x55"})
 
+    off = {
+        'up{instance="n1"}': "1x20 0x40",
+        'accel_node_boot_timestamp_seconds{instance="n1",boot_id="b"}': "-90000x20 stale",
+        report: "_x5 600x15 stale",
+        **{
+            name: "_x10 600x10 stale"
+            for name in broken_node("n1")
+            if name.startswith(("gpu_xid_last_timestamp", "accel_node_fault_last_timestamp"))
+        },
+    }
+    yield Incident("node-is-off-during-its-maintenance", off | node_series("n0"))
+
+    slow = {
+        'up{instance="n1"}': "1x20 0x20 1x20",
+        'accel_node_boot_timestamp_seconds{instance="n1",boot_id="b"}': "-90000x20 _x20 2340x20",
+        'accel_node_shutdown_timestamp_seconds{instance="n1",mode="reboot"}': "_x10 1200x10 _x40",
+    }
+    yield Incident("node-reboots-in-twenty-minutes", slow | node_series("n0"))
+
     shutdown = 'accel_node_shutdown_timestamp_seconds{instance="n1",mode="poweroff"}'
     yield Incident("node-breaks-before-its-shutdown", broken_node("n1") | node_series("n0") | {shutdown: "_x5 7200x55"})
 
