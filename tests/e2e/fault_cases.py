@@ -305,6 +305,7 @@ CASES = (
 )
 NOT_INJECTED = {
     "RdmaLinkDown": "takes a gigabyte of traffic within the hour before: promtool tests it",
+    "SwitchInMaintenance": "takes links of several nodes to one switch: promtool tests it",
     "SwitchSuspected": "takes links of several nodes to one switch: promtool tests it",
     "GpuNvmlRestarting": "takes three crashes of NVML and growing pauses: tests/program/nvml/test_supervisor.py",
     "GpuRepeatedJobFault": "takes three bursts with three minutes between: see tests/program/faults/xid/test_counts.py",

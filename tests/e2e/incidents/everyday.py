@@ -38,6 +38,13 @@ def no_incidents() -> Iterator[Incident]:
     shutdown = 'accel_node_shutdown_timestamp_seconds{instance="n1",mode="poweroff"}'
     yield Incident("node-breaks-before-its-shutdown", broken_node("n1") | node_series("n0") | {shutdown: "_x5 7200x55"})
 
+    switch: dict[str, str] = {}
+    for number in range(4):
+        of = f'instance="n{number}",category="host_maintenance",component="switch"'
+        switch |= node_series(f"n{number}") | link_series(f"n{number}", "4x20 1x15 4x25", switch="leaf0")
+        switch |= {f"accel_node_report_timestamp_seconds{{{of}}}": "_x5 600x55"}
+    yield Incident("switch-is-upgraded-without-its-nodes", switch)
+
     yield Incident("cordoned-node-is-taken-apart", cordoned_node("1x60") | broken_node(CORDONED), alone=True)
 
     ranks: dict[str, str] = {}
