@@ -263,8 +263,16 @@ def _blind() -> Iterator[Incident]:
     yield Incident(
         "nothing-is-scraped",
         {up: "1x10 stale"},
-        (Notice("AccelExporterAbsent", "not scraped on any instance", 31),),
+        (Notice("AccelExporterAbsent", "not scraped on most instances", 31),),
         alone=True,
+    )
+
+    power = {f'up{{instance="n{it}"}}': "1x10 0x50" if it else "1x60" for it in range(4)}
+    yield Incident(
+        "most-nodes-lose-power",
+        power,
+        (Notice("AccelExporterAbsent", "not scraped on most instances", 31),),
+        (Notice("AccelExporterDown", "on n", 27),),
     )
 
     down = {f'up{{instance="n{it}"}}': "1x10 0x50" if it == 1 else "1x60" for it in range(4)}
