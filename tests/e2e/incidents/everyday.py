@@ -38,10 +38,11 @@ def no_incidents() -> Iterator[Incident]:
     shutdown = 'accel_node_shutdown_timestamp_seconds{instance="n1",mode="poweroff"}'
     yield Incident("node-breaks-before-its-shutdown", broken_node("n1") | node_series("n0") | {shutdown: "_x5 7200x55"})
 
+    # Names of their own: a node in maintenance is that of each incident with one of its name.
     switch: dict[str, str] = {}
     for number in range(4):
-        of = f'instance="n{number}",category="host_maintenance",component="switch"'
-        switch |= node_series(f"n{number}") | link_series(f"n{number}", "4x20 1x15 4x25", switch="leaf0")
+        of = f'instance="s{number}",category="host_maintenance",component="switch"'
+        switch |= node_series(f"s{number}") | link_series(f"s{number}", "4x20 1x15 4x25", switch="leaf0")
         switch |= {f"accel_node_report_timestamp_seconds{{{of}}}": "_x5 600x55"}
     yield Incident("switch-is-upgraded-without-its-nodes", switch)
 
