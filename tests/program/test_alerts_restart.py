@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.program.test_alerts import ALERTS, ROOT, run_scenarios
+from tests.program.test_alerts import ALERTS, ROOT, promtool, run_scenarios
 
 STEMS = ("faults", "fleet", "gpu", "xid", "rdma")
 MINUTES = 3
@@ -64,3 +64,29 @@ def test_a_restart_does_not_resolve(stem: str, tmp_path: Path) -> None:
     """Each alert that fires goes on while the exporter is gone for three minutes, and after."""
     checked = run_scenarios(stem, map(restarted, scenarios(stem)), tmp_path)
     assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+@pytest.mark.skipif(not shutil.which("promtool"), reason="promtool (Debian: prometheus) is not installed")
+def test_a_cordon_outlasts_kube_state_metrics(tmp_path: Path) -> None:
+    """NodeCordoned holds while kube-state-metrics starts on another node, and ends when the node is schedulable."""
+    series = 'kube_node_spec_unschedulable{{job="kube-state-metrics",instance="{}",node="gpu-1"}}'
+    test = {
+        "interval": "1m",
+        "input_series": [
+            {"series": series.format("10.0.0.8:8080"), "values": "1x20 stale"},
+            {"series": series.format("10.0.0.9:8080"), "values": "_x25 1x20 0x20"},
+        ],
+        "promql_expr_test": [
+            {
+                "expr": 'sum(count_over_time(ALERTS{alertname="NodeCordoned",instance="gpu-1"}[2399s]))',
+                "eval_time": "41m",
+                "exp_samples": [{"labels": "{}", "value": 40}],
+            },
+            {"expr": "ALERTS", "eval_time": "50m", "exp_samples": []},
+        ],
+    }
+    rules = str(ROOT / "deploy/alertmanager/cordoned.yaml")
+    file = tmp_path / "cordoned.yaml"
+    file.write_text(yaml.safe_dump({"rule_files": [rules], "evaluation_interval": "1m", "tests": [test]}))
+    got = promtool("test", "rules", file)
+    assert 0 == got.returncode, got.stdout + got.stderr
