@@ -66,7 +66,10 @@ WITHOUT: dict[str, dict[str, str]] = {
 """Panels of which a query may have no data here, by dashboard: what it takes, and where that is."""
 UNRECORDED = {
     *("namespace_pod:gpu_cuda_memory_usage_bytes:sum", "namespace_pod:nccl_collective_bus_bytes:rate5m"),
-    "workload_pid:nccl_calls_in_flight:first",
+    *(f"workload_pid:nccl_calls_in_flight:{it}" for it in ("first", "held")),
+    *("instance_switch:rdma_link_state:suspected", "switch:rdma_link_state:serving"),
+    "workload_switch:nccl_calls_in_flight:suspected",
+    *(f"{it}:nccl_ras_rank_lag:behind" for it in ("instance_comm_hash", "instance_workload")),
     *("name_setting:hw_gpu_info:on_ratio", "workload_gpu_uuid:gpu_clock_hertz:busy10m"),
     "service:accel_node_service_running:best",
     *("instance:accel_exporter_collector_success:failing", "instance:accel_exporter_probe_attached:missing"),
@@ -76,8 +79,8 @@ UNRECORDED = {
     *(f"instance_workload:nccl_last_call_timestamp_seconds:{it}" for it in ("standing", "stalled")),
 }
 """Recorded of processes in pods, of a first call that hangs or one that waits for a minute, of three nodes, of ranks
-with a GPU, of services of NVIDIA, of exporters that fail, of GPUs that left the bus, and of Xids 92 and 94: the
-tests of the rules have them.
+with a GPU, of ranks behind in NCCL's RAS, of a suspected switch, of services of NVIDIA, of exporters that fail, of GPUs
+that left the bus, and of Xids 92 and 94: the tests of the rules have them.
 """
 
 
