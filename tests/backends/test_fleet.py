@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import threading
 import urllib.parse
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -23,6 +21,7 @@ from tests import typical_node
 from tests.backends import fetch
 from tests.backends.servers import VictoriaMetrics
 from tests.e2e.backend import end, get
+from tests.page_server import serve
 from tests.support import free_port, until
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.evidence(feature="Prometheus pages", on="real software")]
@@ -40,25 +39,13 @@ def fleet(folder: Path) -> Iterator[str]:
     page = prometheus.render(Pages(100_000, Profile.DEBUG).within(lambda: node, None, Profile.NODE)).text
     paths: set[str] = set()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            paths.add(self.path)
-            place = {"leaf": f"leaf{int(self.path[1]) // 3}", "rack": "r1"}
-            self.send_response(200)
-            self.send_header("Content-Type", prometheus.Format.TEXT.value)
-            self.end_headers()
-            self.wfile.write(page + prometheus.render([topology.INFO.sample(1, place)]).text)
+    def page_of(path: str) -> bytes:
+        paths.add(path)
+        place = {"leaf": f"leaf{int(path[1]) // 3}", "rack": "r1"}
+        return page + prometheus.render([topology.INFO.sample(1, place)]).text
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True).start()
-    try:
-        yield f"127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
+    with serve(page_of) as address:
+        yield address
     assert {f"/{number}?profile=node" for number in range(NODES)} == paths
 
 

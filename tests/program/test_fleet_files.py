@@ -7,12 +7,10 @@ import json
 import re
 import shutil
 import subprocess
-import threading
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -27,6 +25,7 @@ from exporter.profile import Profile
 from exporter.views import prometheus
 from tests import typical_node
 from tests.metric_names import metrics, recorded, series_of, used
+from tests.page_server import serve
 from tests.support import free_port, until
 
 ROOT = Path(__file__).parents[2]
@@ -156,9 +155,9 @@ def test_a_rack_sends_what_the_fleet_dashboard_reads() -> None:
 def test_racks_write_to_one_store(series: int, tmp_path: Path) -> None:
     """Two racks run the shipped file: the store has the nodes and sums of both, and none of their other series."""
     node = typical_node.node(tmp_path / "node", 1)
-    text = prometheus.render(Pages(100_000, Profile.DEBUG).within(lambda: node, None, Profile.NODE)).text.decode()
+    text = prometheus.render(Pages(100_000, Profile.DEBUG).within(lambda: node, None, Profile.NODE)).text
     with ExitStack() as stack:
-        page = stack.enter_context(serve({"/metrics": text}))
+        page = stack.enter_context(serve(lambda _: text))
         store = stack.enter_context(started(tmp_path / "store", {}, "--web.enable-remote-write-receiver"))
         for number in range(2):
             config = load(RACK)
@@ -177,29 +176,6 @@ def test_racks_write_to_one_store(series: int, tmp_path: Path) -> None:
         assert "accel_exporter_build_info" in names and len(names) > 5
         assert {"up", "ALERTS", "accel_exporter_build_info"} >= {name for name in names if ":" not in name}
         assert series > 2000 > sum(names.values())
-
-
-@contextmanager
-def serve(pages: Mapping[str, str]) -> Iterator[str]:
-    """Serve texts by path, as an exporter does; yield the address."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", prometheus.Format.TEXT.value)
-            self.end_headers()
-            self.wfile.write(pages[self.path.partition("?")[0]].encode())
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True).start()
-    try:
-        yield f"127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 @contextmanager

@@ -415,6 +415,18 @@ def test_a_process_that_is_shown_no_more(seen: bool) -> None:
     assert [] == [sample for sample in limit.apply([]) if sample.metric is CALLS]
 
 
+def program(explicit: int, implicit: int, start: float) -> list[Sample]:
+    """Return the frees of a program with pid 1, of which the profile node shows the sum."""
+    metric, labels = declared()["gpu.cuda.memory.frees"], {"pid": "1", "comm": "python3", "memory": "device"}
+    return [Sample(metric, labels, explicit, start), Sample(metric, {**labels, "implicit": "true"}, implicit, start)]
+
+
+def freed(samples: Iterable[Sample]) -> dict[tuple[str | None, str | None], object]:
+    """Return the frees that are shown, by pid and overflow."""
+    shown = [it for it in samples if it.metric.name == "gpu.cuda.memory.frees"]
+    return {(it.labels.get("pid"), it.labels.get("overflow")): it.value for it in shown}
+
+
 @pytest.mark.parametrize("seen", [True, False])
 def test_next_program_of_a_process_counts_from_0(seen: bool) -> None:
     """Counts of a program that another one replaced are folded, and are not counts of the new program with its pid.
@@ -422,18 +434,9 @@ def test_next_program_of_a_process_counts_from_0(seen: bool) -> None:
     The same applies to sums of the profile for each process: over functions, or of implicit and other frees.
     """
     limit = SeriesLimit("test", 1000, profile=Profile.NODE)
-    freed = declared()["gpu.cuda.memory.frees"]
-
-    def program(explicit: int, implicit: int, start: float) -> list[Sample]:
-        labels = {"pid": "1", "comm": "python3", "memory": "device"}
-        return [
-            Sample(freed, labels, explicit, start),
-            Sample(freed, {**labels, "implicit": "true"}, implicit, start),
-        ]
 
     def found(samples: list[Sample]) -> dict[tuple[str | None, str | None], object]:
-        shown = [it for it in limit.apply(samples) if it.metric is freed]
-        return {(it.labels.get("pid"), it.labels.get("overflow")): it.value for it in shown}
+        return freed(limit.apply(samples))
 
     if seen:
         assert {("1", None): 5} == found(program(5, 0, 1.0))
@@ -448,19 +451,9 @@ def test_next_program_of_a_process_counts_from_0(seen: bool) -> None:
 def test_next_program_of_a_process_counts_from_0_on_a_page(collected: Profile) -> None:
     """A replaced program is folded on a page of the profile node too, if the collector has this or a higher profile."""
     limit, pages = SeriesLimit("test", 1000, profile=collected), Pages(0, collected)
-    freed = declared()["gpu.cuda.memory.frees"]
-
-    def program(explicit: int, implicit: int, start: float) -> list[Sample]:
-        labels = {"pid": "1", "comm": "python3", "memory": "device"}
-        return [
-            Sample(freed, labels, explicit, start),
-            Sample(freed, {**labels, "implicit": "true"}, implicit, start),
-        ]
 
     def found(samples: list[Sample]) -> dict[tuple[str | None, str | None], object]:
-        page = pages.within(lambda: limit.apply(samples), None, Profile.NODE)
-        shown = [it for it in page if it.metric is freed]
-        return {(it.labels.get("pid"), it.labels.get("overflow")): it.value for it in shown}
+        return freed(pages.within(lambda: limit.apply(samples), None, Profile.NODE))
 
     assert {("1", None): 5} == found(program(5, 0, 1.0))
     limit.retire(program(5, 60, 1.0), 300)
