@@ -40,9 +40,18 @@ struct files_struct {
 	struct fdtable *fdt;
 };
 
+struct xol_area {
+	unsigned long vaddr;
+};
+
+struct uprobes_state {
+	struct xol_area *xol_area;
+};
+
 struct mm_struct {
 	unsigned long arg_start;
 	struct file *exe_file;
+	struct uprobes_state uprobes_state;
 };
 
 struct signal_struct {

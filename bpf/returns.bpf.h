@@ -12,30 +12,47 @@
 
 /* Where a thread's list is in the kernel's structures, in bytes (bpf/session.bpf.c); all 0: no sessions. */
 const volatile __u32 task_utask = 0, utask_instances = 0, instance_stack = 0, instance_next = 0;
+/* Where the trampoline's address is. */
+const volatile __u32 task_mm = 0, mm_area = 0, area_address = 0;
 __u64 returns_skipped = 0; /* calls that were beside another */
 
 #define MOST_INSTANCES 64 /* MAX_URETPROBE_DEPTH of kernel/events/uprobes.c */
-
-/* Whether a call that began with this stack pointer may still return: of one that waits for its return probe the caller's
- * address is replaced by the kernel's trampoline, with which a page begins (get_trampoline_vaddr of the kernel). After a
- * longjmp later frames have other things there. On arm64 the address is in a register. */
-static __always_inline bool may_return(__u64 sp)
-{
-#if defined(__TARGET_ARCH_x86)
-	__u64 address;
-
-	return !read_user(&address, sp) || (address && !(address & 4095));
-#else
-	(void)sp;
-	return true;
-#endif
-}
 
 /* A pointer in a structure of the kernel, read without a helper, as the verifier knows the structure's type. 0 where
  * that cannot be read. */
 static __always_inline void *kernel_pointer(void *structure, __u32 at)
 {
 	return *(void **)(structure + at);
+}
+
+/* The trampoline's address in this process (get_trampoline_vaddr of the kernel). 0: not known. */
+static __always_inline __u64 trampoline(void)
+{
+	void *mm, *area;
+
+	if (!task_mm)
+		return 0;
+	mm = kernel_pointer(bpf_get_current_task_btf(), task_mm);
+	area = mm ? kernel_pointer(mm, mm_area) : NULL;
+	return area ? *(__u64 *)(area + area_address) : 0;
+}
+
+/* Whether a call that began with this stack pointer may still return: of one that waits for its return probe the caller's
+ * address is replaced by the trampoline's. After a longjmp later frames have other things there. Where that address is not
+ * known, it is one with which a page begins, and no small number. On arm64 the return address is in a register. */
+static __always_inline bool may_return(__u64 sp)
+{
+#if defined(__TARGET_ARCH_x86)
+	__u64 address, expected;
+
+	if (!read_user(&address, sp))
+		return true;
+	expected = trampoline();
+	return expected ? address == expected : address >> 32 && !(address & 4095);
+#else
+	(void)sp;
+	return true;
+#endif
 }
 
 /* Whether the thread is in a call below this stack pointer, which still returns: then this one is on another stack. */

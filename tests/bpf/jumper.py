@@ -10,9 +10,9 @@ JUMPER = """
 #include <setjmp.h>
 #include <signal.h>
 #include <stdint.h>
-#include <string.h>
 #include <unistd.h>
 typedef int function(uint64_t, uint64_t);
+uint64_t fill = 7; /* what frames have */
 static sigjmp_buf outside;
 static void leave(int signal) { siglongjmp(outside, signal); }
 int abandon(function *call, uint64_t a, uint64_t b)
@@ -25,8 +25,9 @@ int abandon(function *call, uint64_t a, uint64_t b)
 }
 __attribute__((noinline)) int deeper(function *call, uint64_t a, uint64_t b, int depth)
 {
-    char frame[256];
-    memset(frame, 7, sizeof(frame));
+    uint64_t frame[32];
+    for (int i = 0; i < 32; i++)
+        frame[i] = fill;
     asm volatile("" ::"r"(frame) : "memory");
     int result = depth ? deeper(call, a, b, depth - 1) : call(a, b);
     asm volatile("" ::"r"(frame) : "memory");

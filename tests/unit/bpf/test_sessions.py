@@ -12,7 +12,10 @@ import pytest
 from exporter.bpf import libbpf, multi, sessions
 from exporter.bpf.native import BpfError
 
-FOUND = {"task_utask": 2896, "utask_instances": 8, "instance_stack": 24, "instance_next": 48}
+FOUND = {
+    **{"task_utask": 2896, "utask_instances": 8, "instance_stack": 24, "instance_next": 48},
+    **{"task_mm": 2336, "mm_area": 1016, "area_address": 40},
+}
 
 
 @pytest.fixture(autouse=True)
