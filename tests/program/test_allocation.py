@@ -159,6 +159,7 @@ def test_a_kubelet_that_comes_later(start: Callable[..., Exporter], tmp_path: Pa
     exporter = start(gpus=1)
     available = 'accel_exporter_collector_available{collector="allocation"}'
     exporter.await_(lambda: exporter.value(available) == 0)
+    exporter.await_(lambda: "neither a kubelet nor a Slurm mapping folder" in exporter.log)
     assert 1 == exporter.log.count("neither a kubelet nor a Slurm mapping folder")
 
     with kubelet.kubelet(tmp_path / "kubelet.sock", pod("train-0", container("main", UUID.format(0)))):
