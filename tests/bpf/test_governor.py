@@ -104,14 +104,14 @@ def test_a_job_that_only_sends_is_left_alone(tmp_path: Path, monkeypatch: pytest
         with governed(running, BOUND) as observed:
             begun, since = exact.total, counted(observed, running)
             throttle(observed, running, 0)
-            seen, stretch = hits(observed), running.work(10)
-            assert hits(observed) - seen < 0.1 * stretch.calls * 2 * PEERS
-            dear, left = (exact.cpu / exact.calls, stretch.cpu / stretch.calls)
-            assert left - bare.cpu / bare.calls < 0.3 * (dear - bare.cpu / bare.calls)
+            seen, stretches = hits(observed), [running.work(4) for _ in range(3)]
+            assert hits(observed) - seen < 0.1 * sum(it.calls for it in stretches) * 2 * PEERS
+            traced, left = exact.each, min(it.each for it in stretches)  # the least, as other tests run beside
+            assert left - bare.each < 0.3 * (traced - bare.each)
             ended = windows(observed, monkeypatch)
             until(lambda: len(ended) >= 2, "all groups are between windows")
             now = counted(observed, running)
-            messages = (stretch.total - begun) * PEERS
+            messages = (stretches[-1].total - begun) * PEERS
             each = {"calls": 1, "bytes": 4 * COUNT, "bus_bytes": 4 * COUNT}
             ratios = {key: (now[key] - since[key]) / messages / each[key.split()[1]] for key in now}
             assert ratios == {key: pytest.approx(1, rel=0.2) for key in ratios}

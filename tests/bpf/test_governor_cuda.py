@@ -97,8 +97,8 @@ def test_a_job_that_only_launches_is_left_alone(tmp_path: Path, monkeypatch: pyt
     with job(tmp_path) as running, job(tmp_path) as other:
         bare = running.work(0.5, waits=True)
         with governed(running, 0) as observed:
-            dear = running.work(0.5, waits=True)
-            assert dear.calls == counted(observed, running)
+            traced = running.work(0.5, waits=True)
+            assert traced.calls == counted(observed, running)
             assert level(observed, running) is None
         with governed(running, BOUND) as observed:
             until(lambda: observed.attached(other.process.pid, {str(other.library)}), "attached")
@@ -107,10 +107,10 @@ def test_a_job_that_only_launches_is_left_alone(tmp_path: Path, monkeypatch: pyt
                 begun, seen = counted(observed, running), hits(observed)
                 stretch = running.work(4, waits=True)
                 assert hits(observed) - seen < 0.1 * stretch.calls
-                assert stretch.each - bare.each < 0.2 * (dear.each - bare.each)
+                assert stretch.each - bare.each < 0.2 * (traced.each - bare.each)
                 until(lambda: level(observed, running) == 0, "all launches are counted again")
             whole = counted(observed, running)
-            assert whole / (stretch.total - dear.total) == pytest.approx(1, rel=0.1)
+            assert whole / (stretch.total - traced.total) == pytest.approx(1, rel=0.1)
             assert begun < whole
             little = running.work(2, pause_us=100_000)
             assert little.calls == counted(observed, running) - whole

@@ -118,8 +118,8 @@ def test_a_job_that_posts_without_pause(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(files, "CYCLE_SECONDS", 0.5)
     with Job() as job, Job() as other:
         with governed(job, bound=0) as observed:
-            dear = storm(job, 0.5)
-            assert posts(observed, job).popitem()[1] == dear.calls
+            traced = storm(job, 0.5)
+            assert posts(observed, job).popitem()[1] == traced.calls
             assert level(observed) is None
         bare = storm(job, 0.5)
         with governed(job, other) as observed:
@@ -127,7 +127,7 @@ def test_a_job_that_posts_without_pause(monkeypatch: pytest.MonkeyPatch) -> None
                 throttle(observed, job, 0)
                 seen, stretch = hits(observed, "post_send"), storm(job, 4)
                 assert hits(observed, "post_send") - seen < 0.1 * stretch.calls
-                assert stretch.each - bare.each < 0.1 * (dear.each - bare.each)
+                assert stretch.each - bare.each < 0.1 * (traced.each - bare.each)
                 assert {} == posts(observed, job) and 0 == total(observed, "rdma_send_bytes_total", job)
                 until(lambda: level(observed) == 0, "all posts are probed again")
                 kept = hits(observed, "post_send")

@@ -114,8 +114,9 @@ def test_a_group_that_failed(observed: NcclNode) -> None:
 def test_a_simulation_without_return_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without return probes the start of a simulated group's calls is unknown: no rank is compared by call numbers."""
     monkeypatch.setattr("exporter.bpf.trial.Trial.returns_allowed", lambda *_: (False, "this is a test"))
-    with observe() as observed, ExitStack() as stack:
-        job = [stack.enter_context(Rank()) for _ in range(2)]
+    with ExitStack() as stack:
+        job = [stack.enter_context(Rank()) for _ in range(2)]  # before the probes: calls are numbered from the group on
+        observed = stack.enter_context(observe())
         until(lambda: observed.value("accel_exporter_probe_attached", symbol="ncclGroupStart"), "attached")
         until(lambda: all(rank.pid in observed.collector.ledger for rank in job), "known")
         for number, rank in enumerate(job):
