@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -57,7 +57,7 @@ BUDGET_SECONDS = 1.0
 TRIALS = 6
 """The least cost of several storms counts: other work on a machine only adds to it."""
 REFERENCE_SECONDS = 0.12
-"""CPU time of the work of slowness() on the machine of the budget, in seconds."""
+"""CPU time of the work of reference() on the machine of the budget, in seconds."""
 SETTLED = 0.03
 """Processor time in a second at most, once what follows the first library is over."""
 DRIVER_JOB = (BUILD / "workload", "--layer", "driver")
@@ -131,11 +131,30 @@ def scraped(exporter: Exporter, every: float) -> Iterator[list[str]]:
         scraper.join(60)
 
 
-def slowness() -> float:
-    """Return by how many times a known piece of work takes longer here and now than on the machine of the budgets."""
+def reference() -> float:
+    """Return the processor time in seconds that a known piece of work takes here and now."""
     program = "import time; sum(i * i for i in range(2_000_000)); print(time.process_time())"
-    took = [float(subprocess.check_output([sys.executable, "-S", "-c", program])) for _ in range(3)]
-    return max(1.0, statistics.median(took) / REFERENCE_SECONDS)
+    return float(subprocess.check_output([sys.executable, "-S", "-c", program]))
+
+
+@contextmanager
+def slowness() -> Iterator[Callable[[], float]]:
+    """Measure meanwhile by how many times work takes longer than on the machine of the budgets: other work that shares
+    a core's caches makes all of it slower.
+    """
+    took, ended = [reference()], threading.Event()
+
+    def measure() -> None:
+        while not ended.wait(0.5):
+            took.append(reference())
+
+    measuring = threading.Thread(target=measure)
+    measuring.start()
+    try:
+        yield lambda: max(1.0, statistics.median(took) / REFERENCE_SECONDS)
+    finally:
+        ended.set()
+        measuring.join()
 
 
 def idle_rate(node: Node) -> float:
@@ -151,12 +170,13 @@ def idle_rate(node: Node) -> float:
 
 def cost(node: Node, count: int, *command: str | Path) -> float:
     """Processor time in seconds that a storm takes of the exporter, beyond what it spends without one."""
-    rate, slower = idle_rate(node), slowness()
-    began, before = time.monotonic(), node.cpu()
-    node.storm(count, *command)
-    time.sleep(2)
-    spent = node.cpu() - before - rate * (time.monotonic() - began)
-    return spent / max(slower, slowness())  # a virtual machine may have got slower meanwhile
+    rate = idle_rate(node)
+    with slowness() as slower:
+        began, before = time.monotonic(), node.cpu()
+        node.storm(count, *command)
+        time.sleep(2)
+        spent = node.cpu() - before - rate * (time.monotonic() - began)
+        return spent / slower()
 
 
 def test_costs(node: Node) -> None:
