@@ -185,21 +185,8 @@ case_old() {
     fresh_root=$here
 }
 
-# few_failed: whether the last tests failed by no more than $FRESH_UNSTABLE of them, which CI runs a second time.
-few_failed() {
-    local failed=$fresh_root$CLONE/.pytest_cache/v/cache/lastfailed
-    [ -s "$failed" ] && [ "$(grep -c '::' "$failed")" -le "${FRESH_UNSTABLE:-0}" ]
-}
-
 case_unit() {
-    if ! watched "$CLONE" make test-unit; then
-        if few_failed; then
-            echo "--- once more: $(grep '::' "$fresh_root$CLONE/.pytest_cache/v/cache/lastfailed")"
-            works watched "$CLONE" make test-unit ARGS=--last-failed
-        else
-            wrong+=("status $(<"$fresh_work/status")")
-        fi
-    fi
+    works watched "$CLONE" make test-unit
     shown "pytest's count" '=+ .*[0-9]+ passed.* =+$'
 }
 
