@@ -57,6 +57,8 @@ class Library:
     """The user id of the file's owner; negative where that is not known."""
     soname: str = ""
     """The name that the file gives itself (DT_SONAME); empty where it has none."""
+    found_in: int = 0
+    """The process in which it was found first."""
 
     @cached_property
     def digest(self) -> bytes:
@@ -196,7 +198,7 @@ def examine(
     path = shown.decode(errors="replace").removesuffix(_DELETED)
     there = f"/proc/{os.getpid()}/fd/{held.descriptor}"
     contents = found.machine, found.build_id, found.functions, found.imports, found.usdt
-    return Examined(Library(identity, path, there, *contents, held.owner, found.soname), held)
+    return Examined(Library(identity, path, there, *contents, held.owner, found.soname, mapping.pid), held)
 
 
 def search(elf: Elf, wanted: list[str], imported: list[str], traced: list[str]) -> Contents | None:

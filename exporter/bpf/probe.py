@@ -108,6 +108,9 @@ class Probes:
 
     def attach(self, library: Library) -> Link:
         """Attaches to all the library has of the table; what cannot be is in `states`. Close the result to detach."""
+        if self._passing:  # now: while it was probed, its calls would count twice
+            for it in self._beside(library.found_in):
+                self._passing.compare(library, it.hooked.library)
         hooked = self._hook(library)
         with self._lock:
             self._probed[id(library)] = ProbedLibrary(hooked, self._coverage.find_uncovered(library))
@@ -139,22 +142,22 @@ class Probes:
             seen = from_first_call and not self._passed(library).symbols
             self._listener.process_started(pid, library, seen)
 
+    def _beside(self, pid: int, probed: ProbedLibrary | None = None) -> list[ProbedLibrary]:
+        return [it for it in self.present() if it is not probed and pid in it.users]
+
     def _compare(self, pid: int, probed: ProbedLibrary) -> None:
         """Takes the probes out of what passes calls on to another library of the process."""
         if not self._passing:
             return
         library = probed.hooked.library
-        for it in [it for it in self.present() if it is not probed and pid in it.users]:
+        for it in self._beside(pid, probed):
             if self._passing.compare(library, it.hooked.library):
                 self._hook_again(probed)
             if self._passing.compare(it.hooked.library, library):
                 self._hook_again(it)
 
     def _hook_again(self, probed: ProbedLibrary) -> None:
-        log.info(
-            "library forwards its calls, probes removed",
-            extra={"library": probed.hooked.library.path},
-        )
+        log.info("library forwards its calls, probes removed", extra={"library": probed.hooked.library.path})
         probed.hooked.close()
         probed.hooked = self._hook(probed.hooked.library)
         self._review(probed)

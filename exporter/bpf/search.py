@@ -129,7 +129,8 @@ class Search:
         vanished = False
         wait: float | None = None
         since = None if self._unsure else hint
-        for mapping in mappings:
+        # Attached files first: it is known of a new one then whether it passes calls on to one of these.
+        for mapping in sorted(mappings, key=lambda mapping: not self._attachments.verdicts.is_attached(mapping.file)):
             if self._closing.is_set():
                 return
             try:

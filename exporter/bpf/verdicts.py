@@ -58,6 +58,10 @@ class Verdicts:
         """Return whether the file was searched and holds nothing of interest."""
         return file not in self._doubtful and self._verdicts.get(file, self) is None
 
+    def is_attached(self, file: MappedFile) -> bool:
+        """Return whether the file holds something of interest, by what is known of it."""
+        return self._verdicts.get(file) is not None
+
     def is_open(self, file: MappedFile, find_user: Callable[[], User]) -> bool:
         """Return whether there is no verdict on a file yet that holds for this user."""
         turned_away = self._turned_away.get(file)

@@ -100,6 +100,18 @@ def test_an_interposer_that_is_mapped_first(observed: Observed) -> None:
             assert 1 == observed.value(SEEN, second.pid)  # the driver was probed when it was mapped
 
 
+def test_an_interposer_that_is_loaded_later(observed: Observed) -> None:
+    """A stub that a process with the driver loads, and calls at once, is never probed: no call counts twice."""
+    with Script("libcuda.so.1") as job:
+        until(lambda: known(observed, job) and str(DRIVER) in probed(observed, whole=True), "known")
+        made = job.run(
+            f"lib = ctypes.CDLL({str(INTERPOSER)!r}); out = 0; end = time.monotonic() + 3\n"
+            "while time.monotonic() < end: lib.cuLaunchKernel(None, 1, 1, 1, 1, 1, 1, 0, None, None, None); out += 1"
+        )
+        until(lambda: recognised(observed), "recognised")
+        assert made == observed.value(LAUNCHES, job.pid)
+
+
 def test_a_driver_of_another_name_counts(observed: Observed, tmp_path: Path) -> None:
     """The only library with the driver's functions is the driver, whatever it is called."""
     other = tmp_path / "libother.so"

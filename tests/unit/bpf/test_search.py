@@ -45,7 +45,7 @@ class Attachments:
 
     def __init__(self, library: Attached) -> None:
         self._library = library
-        self.verdicts = SimpleNamespace(is_uninteresting=lambda file: False)
+        self.verdicts = SimpleNamespace(is_uninteresting=lambda file: False, is_attached=lambda file: True)
 
     def __iter__(self) -> Iterator[Attached]:
         return iter([self._library])
