@@ -109,7 +109,7 @@ fetch: setup-dev .venv/.rdma ## what test-rdma and test-real download, ahead of 
 	@$(VENV)/python -m tests.real.releases
 
 # In ~/.cache/accel-exporter/real, for all checkouts: a release takes 6 GB there.
-test-real: setup-dev ## the wheels of PyTorch, NCCL, Numba and others on a soft GPU, call by call; writes docs/real-software.md (9 GB of downloads, 1 GB with ARGS="-k 'not torch'"; root, BPF)
+test-real: setup-dev ## the wheels of PyTorch, JAX, NCCL, Numba and others on a soft GPU, call by call; writes docs/real-software.md (10 GB of downloads, 2 GB with ARGS="-k 'not torch'"; root, BPF)
 	REQUIRE_WHEELS=1 $(PYTEST) tests/real
 
 bench: setup-dev ## the budgets, measured on this machine

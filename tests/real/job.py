@@ -107,7 +107,7 @@ def environment_of(release: Release, folder: Path) -> Mapping[str, str]:
 
     The soft runtime is there before the wheel's, under the same name; no file of the wheel is changed.
     """
-    paths = (BUILD, releases.libraries(release))
+    paths = (BUILD, releases.libraries(release), BUILD / "cudnn" if release.cudnn else None)
     return {
         "LD_LIBRARY_PATH": ":".join(str(path) for path in paths if path),
         "SOFTGPU_COUNTS": str(folder),

@@ -30,6 +30,8 @@ class Release:
     runtime: bool = False
     libraries: str = ""
     """A folder in site-packages of libraries that it finds by their names only."""
+    cudnn: bool = False
+    """True where it gets the soft cuDNN."""
 
     @property
     def download_gb(self) -> float:
@@ -72,6 +74,23 @@ TINYGRAD = Release(
     "os.environ.update(DEV='CUDA', TRAINING='1')\nimport numpy as np\nfrom tinygrad import Device, Tensor, TinyJit, nn",
     libraries="nvidia/cu13/lib",
 )
+JAX = Release(
+    "JAX 0.10.2 (CUDA 13)",
+    (
+        *("jax==0.10.2", "jaxlib==0.10.2", "jax-cuda13-plugin==0.10.2", "jax-cuda13-pjrt==0.10.2", "numpy"),
+        *("nvidia-cuda-nvcc==13.5.37", "nvidia-nvvm==13.5.37", "nvidia-nvjitlink==13.5.37"),
+    ),
+    13,
+    1.5,
+    "os.environ.update(JAX_PLATFORMS='cuda', JAX_SKIP_CUDA_CONSTRAINTS_CHECK='1')\n"
+    "import jax, jax.numpy as jnp, numpy as np\n"
+    "from jax._src import hardware_utils\n"
+    "hardware_utils.has_visible_nvidia_gpu = lambda: True",
+    runtime=True,
+    cudnn=True,
+)
+"""The last release for Python 3.11. XLA loads the runtime by its name. JAX looks for /dev/nvidia0, which is not there,
+and for versions of libraries that nothing here needs (cuBLAS, cuFFT)."""
 
 
 class NotInstalled(Exception):
@@ -122,5 +141,5 @@ def _run(command: list[str], shown: bool = False) -> None:
 
 
 if __name__ == "__main__":
-    for without_torch in (NUMBA, BINDINGS, TINYGRAD):
+    for without_torch in (NUMBA, BINDINGS, TINYGRAD, JAX):
         python(without_torch)

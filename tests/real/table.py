@@ -17,16 +17,17 @@ HEAD = """<!-- Written by `make test-real`; do not edit. -->
 # Real software
 
 Released programs, unmodified wheels from PyPI, run without a GPU and are observed by the real exporter. They run on a
-simulated CUDA driver and, for PyTorch and NCCL, a simulated CUDA runtime ([tests/softgpu](../tests/softgpu)); the
+simulated CUDA driver and, for PyTorch, JAX and NCCL, a simulated CUDA runtime ([tests/softgpu](../tests/softgpu)); the
 other programs call only the driver. Device memory is host memory, and kernels do nothing. Driver and runtime count
 their own calls, and **every number here is the exporter's number and equals theirs**: launches, calls and errors by
 function, waits, bytes in use by kind of memory, bytes copied by direction and kind of host memory. For NCCL, calls
 and bytes equal the ranks' own counts.
 
 The table shows that each call of a real program is seen exactly once, and that bytes in use equal PyTorch's
-`memory_reserved()`. It shows nothing about NVIDIA's runtime and driver. NVIDIA's runtime authenticates its driver and
-does not run on the simulated driver, and neither does a library with a statically linked runtime (cuBLAS, cuDNN,
-newer NCCL). Therefore no program here multiplies matrices.
+`memory_reserved()` and the `pool_bytes` of JAX's `memory_stats()`. It shows nothing about NVIDIA's runtime and driver.
+NVIDIA's runtime authenticates its driver and does not run on the simulated driver, and neither does a library with a
+statically linked runtime (cuBLAS, cuDNN, newer NCCL, the wheels of CuPy 14). Therefore no program here multiplies
+matrices, and XLA, which compiles nothing without cuDNN, has a stand-in that offers only a handle.
 
 | software | program | equal on both sides | ran |
 |---|---|---|---|

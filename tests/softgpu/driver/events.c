@@ -57,13 +57,24 @@ API CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
 	return COUNTED(SUCCESS);
 }
 
+static CUresult elapsed(float *milliseconds, CUevent from, CUevent to)
+{
+	if (!from->at || !to->at)
+		return INVALID_HANDLE;
+	*milliseconds = ((double)to->at - (double)from->at) / 1e6;
+	return SUCCESS;
+}
+
 API CUresult cuEventElapsedTime(float *milliseconds, CUevent from, CUevent to)
 {
 	COUNT;
-	if (!from->at || !to->at)
-		return COUNTED(INVALID_HANDLE);
-	*milliseconds = ((double)to->at - (double)from->at) / 1e6;
-	return COUNTED(SUCCESS);
+	return COUNTED(elapsed(milliseconds, from, to));
+}
+
+API CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent from, CUevent to)
+{
+	COUNT;
+	return COUNTED(elapsed(milliseconds, from, to));
 }
 
 API CUresult cuEventDestroy_v2(CUevent event)

@@ -59,7 +59,24 @@ API CUresult cuGraphAddMemcpyNode(CUgraphNode *node, CUgraph graph, const CUgrap
 	return COUNTED(SUCCESS);
 }
 
+/* `parameters` begin with the kind of node. */
+API CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, const void *edges,
+			       size_t count_, const int *parameters)
+{
+	COUNT;
+	(void)after, (void)edges, (void)count_;
+	*node = add_node(graph, *parameters);
+	return COUNTED(SUCCESS);
+}
+
 API CUresult cuGraphExecKernelNodeSetParams(CUgraphExec executable, CUgraphNode node, const void *parameters)
+{
+	COUNT;
+	(void)executable, (void)node, (void)parameters;
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec executable, CUgraphNode node, const void *parameters)
 {
 	COUNT;
 	(void)executable, (void)node, (void)parameters;
@@ -141,6 +158,13 @@ API CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count_)
 		for (struct node *node = graph->first; node && i < *count_; node = node->next)
 			nodes[i++] = node;
 	*count_ = nodes ? i : graph->nodes;
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuGraphNodeGetType(CUgraphNode node, int *type)
+{
+	COUNT;
+	*type = node->type;
 	return COUNTED(SUCCESS);
 }
 

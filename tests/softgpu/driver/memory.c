@@ -4,9 +4,8 @@
 #include <unistd.h>
 #include "soft.h"
 
-static CUresult allocate(uint64_t *address, size_t bytes, enum kind kind, unsigned flags)
+static CUresult allocate_on(int device, uint64_t *address, size_t bytes, enum kind kind, unsigned flags)
 {
-	int device = current()->device;
 	struct range range = {.kind = kind, .device = device, .fd = -1, .flags = flags, .context = current()};
 	void *memory;
 
@@ -24,6 +23,11 @@ static CUresult allocate(uint64_t *address, size_t bytes, enum kind kind, unsign
 	range.end = range.begin + bytes;
 	add_range(range);
 	return SUCCESS;
+}
+
+static CUresult allocate(uint64_t *address, size_t bytes, enum kind kind, unsigned flags)
+{
+	return allocate_on(current()->device, address, bytes, kind, flags);
 }
 
 static CUresult release(uint64_t address)
@@ -93,6 +97,14 @@ API CUresult cuMemAllocAsync(CUdeviceptr *address, size_t bytes, CUstream stream
 	NEED_CONTEXT;
 	(void)stream;
 	return COUNTED(allocate(address, bytes, KIND_POOL, 0));
+}
+
+API CUresult cuMemAllocFromPoolAsync(CUdeviceptr *address, size_t bytes, CUmemoryPool pool, CUstream stream)
+{
+	COUNT;
+	NEED_CONTEXT;
+	(void)stream;
+	return COUNTED(allocate_on(device_of_pool(pool), address, bytes, KIND_POOL, 0));
 }
 
 API CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream)

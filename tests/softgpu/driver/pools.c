@@ -7,6 +7,11 @@ struct pool {
 };
 static struct pool pools[MAX_DEVICES];
 
+int device_of_pool(CUmemoryPool pool)
+{
+	return pool->device;
+}
+
 API CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device)
 {
 	COUNT;

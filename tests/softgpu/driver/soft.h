@@ -75,6 +75,7 @@ struct stream {
 uint64_t now(void);
 void sleep_until(uint64_t at);
 uint64_t stream_end(CUstream stream);
+int device_of_pool(CUmemoryPool pool);
 void occupy(CUstream stream, uint64_t ns);
 void delay(CUstream stream, uint64_t until);
 

@@ -107,6 +107,13 @@ static CUfunction function_of(const void *host)
 	return it->functions[device];
 }
 
+API cudaError_t cudaGetFuncBySymbol(CUfunction *function, const void *kernel)
+{
+	COUNT;
+	*function = function_of(kernel);
+	return COUNTED(kept(*function ? SUCCESS : INVALID_VALUE));
+}
+
 /* What cudaLaunch keeps of <<<>>> until the kernel's stub fetches it. */
 static __thread struct {
 	dim3 grid, block;
