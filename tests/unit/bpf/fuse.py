@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from exporter.bpf import file_worker
 from exporter.bpf.file_worker import WORKER
 from tests.support import until
 
@@ -125,10 +126,11 @@ class Hung:
 
 
 @pytest.fixture
-def hung(tmp_path: Path) -> Iterator[Hung]:
+def hung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hung]:
     """A file on a mount that never answers a READ."""
     if reason := missing():
         pytest.skip(reason)
+    monkeypatch.setattr(file_worker, "REST", 0.0)  # the mount of another test may have had this device number
     with Hung(tmp_path / "mount") as made:
         yield made
         made.end()
