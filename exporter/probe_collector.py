@@ -45,7 +45,7 @@ class ProbeCollector(ABC, Generic[A]):
     """The probed API in messages: "CUDA"."""
     gather: ClassVar[float] = 0.0
     """Seconds for which records may gather before they are read."""
-    look: float = 0.0
+    look: ClassVar[float] = 0.0
     """Seconds after which records are looked for that programs announce seldom (exporter.bpf.events)."""
 
     def __init__(self, node: Node) -> None:

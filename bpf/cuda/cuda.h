@@ -232,6 +232,7 @@ struct span {
 	__u32 unused;
 };
 EVENTS(cuda_spans, struct span, 256 * 1024);
+__u64 cuda_spans_woken_ns = 0;
 __u64 spans_limited = 0; /* not sent, to keep to spans_per_second */
 
 /* A context ended, and took what was allocated in it before. */

@@ -57,5 +57,5 @@ static __always_inline void send_span(const struct thread *thread, const struct 
 			      .direction = outcome->direction,
 			      .host = outcome->host};
 	bpf_get_current_comm(span->comm, sizeof(span->comm));
-	bpf_ringbuf_submit(span, 0);
+	bpf_ringbuf_submit(span, wake_seldom(&cuda_spans, now, &cuda_spans_woken_ns));
 }

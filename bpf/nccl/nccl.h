@@ -271,6 +271,7 @@ struct span {
 	char comm[16]; /* the thread's name */
 };
 EVENTS(nccl_spans, struct span, 1024 * 1024);
+__u64 nccl_spans_woken_ns = 0;
 __u64 spans_unsampled = 0; /* not sent, nor those of the other ranks, to keep to spans_per_second */
 __u64 spans_limited = 0;   /* not sent, because sampling was not enough for that */
 

@@ -131,5 +131,5 @@ static __always_inline void send_span(const struct thread *thread, struct caller
 			      .captured = captured,
 			      .partial = partial};
 	fill(span, caller, call, &place);
-	bpf_ringbuf_submit(span, 0);
+	bpf_ringbuf_submit(span, wake_seldom(&nccl_spans, now, &nccl_spans_woken_ns));
 }

@@ -22,6 +22,7 @@ struct verbs_span {
 	__u8 zero[6];
 };
 EVENTS(verbs_spans, struct verbs_span, 256 * 1024);
+__u64 verbs_spans_woken_ns = 0;
 __u64 verbs_spans_limited = 0; /* not sent, to keep to verbs_spans_per_second */
 
 const volatile __u64 request_span_ns = 10000000;
@@ -72,5 +73,5 @@ static __always_inline void send_verbs_span(__u64 qp, __u64 posted_ns, __u64 now
 	span->status = status;
 	span->received = received;
 	span->matched = !!posted_ns;
-	bpf_ringbuf_submit(span, 0);
+	bpf_ringbuf_submit(span, wake_seldom(&verbs_spans, now, &verbs_spans_woken_ns));
 }

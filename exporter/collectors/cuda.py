@@ -52,7 +52,7 @@ def create(node: Node) -> Cuda:
 class Cuda(ProbeCollector[Activity]):
     """The probes of bpf/cuda/cuda.bpf.c."""
 
-    name, api, gather = "cuda", "CUDA", 0.02
+    name, api, gather, look = "cuda", "CUDA", 0.02, 0.02
 
     def __init__(self, node: Node) -> None:
         super().__init__(node)
@@ -80,7 +80,6 @@ class Cuda(ProbeCollector[Activity]):
         if self._profiles:
             from exporter.cuda import profiling
 
-            self.look = self.gather
             self.profiling = profiling.create(
                 self.node, self.object, self._bounded, self._labels_of, self._read_allocations
             )

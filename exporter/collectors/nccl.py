@@ -90,7 +90,7 @@ def create(node: Node) -> Nccl:
 class Nccl(ProbeCollector[Activity]):
     """The probes of bpf/nccl/nccl.bpf.c."""
 
-    name, api = "nccl", "NCCL"
+    name, api, look = "nccl", "NCCL", 0.05
 
     def _prepare(self) -> None:
         self._kinds = Kinds.of(self.object.types)

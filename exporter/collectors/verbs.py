@@ -101,7 +101,7 @@ def create(node: Node) -> Verbs:
 class Verbs(ProbeCollector[Activity]):
     """The probes of bpf/verbs/verbs.bpf.c: on libibverbs and post_send all the time, on poll_cq as Windows decides."""
 
-    name, api = "verbs", "RDMA"
+    name, api, look = "verbs", "RDMA", 0.05
 
     def start(self) -> None:
         """Start as any probe; then begin the windows of poll_cq, and let other collectors read what is posted."""

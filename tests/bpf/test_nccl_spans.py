@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -50,6 +52,23 @@ def test_what_a_span_has(observed: NcclNode, rank: Rank) -> None:
     assert made.attributes["nccl.comm"] == reduced.attributes["nccl.comm"]
     assert (2, "bfloat16", 10) == tuple(sent.attributes[f"nccl.{it}"] for it in ("peer", "type", "bytes"))
     assert begin - 1_000_000 <= reduced.start_ns <= reduced.end_ns <= end + 1_000_000
+
+
+def test_spans_wake_their_reader_seldom(observed: NcclNode, rank: Rank) -> None:
+    """To wake the reader takes an interrupt, which a job that calls from time to time would pay for at each call."""
+    thread = next(it.native_id for it in threading.enumerate() if it.name == "nccl events")
+
+    def sleeps() -> int:
+        found = re.search(
+            r"^voluntary_ctxt_switches:\s*(\d+)", Path(f"/proc/self/task/{thread}/status").read_text(), re.MULTILINE
+        )
+        assert found
+        return int(found[1])
+
+    before, begun = sleeps(), time.monotonic()
+    rank.run("import time\nc = init(0, 2, b'a')\nfor _ in range(200): reduce_all(c, 1); time.sleep(0.0025)")
+    assert sleeps() - before < 2 * (time.monotonic() - begun) / observed.collector.look
+    spans(observed, rank.pid, 201)
 
 
 def test_sequences(observed: NcclNode, rank: Rank) -> None:
