@@ -54,6 +54,7 @@ class Custom:
         except FolderError as error:
             if error.passing:
                 raise
+            log.warning("no custom probe is loaded: %s", error)  # somebody named the folder
             raise Unavailable(str(error)) from error
         options = Options(
             settings[PYTHON], headers.find(settings[HEADERS]), settings[INTERVAL], settings[SPANS], str(self._node.proc)

@@ -26,6 +26,8 @@ REFRESH, DEBUG = b"R", b"D"
 """Messages of the process that unwinds: the mappings of a process again; the debug file of PID, NUMBER and BUILD-ID."""
 MOST_FILES = 1500
 """Open at once; the child that has so many ends, and its successor begins with none."""
+_USER = re.compile(r"^Uid:\t\d+\t(\d+)", re.MULTILINE)
+_OWN_NUMBER = re.compile(r"^NSpid:.*\t(\d+)$", re.MULTILINE)
 _DEBUG_FILE = re.compile(rb"(\d{1,9}) (\d{1,9}) ([0-9a-f]{8,64})")
 _MOST_MAPPINGS, _MOST_MAPS = 8192, 8 << 20
 _AT_ONCE = 32
@@ -110,7 +112,7 @@ class Opener:
             self._send({"pid": pid, "last": True, "gone": True}, [])
             return
         parts = [mappings[at : at + _AT_ONCE] for at in range(0, len(mappings), _AT_ONCE)] or [[]]
-        process = [memory, open_in_root(pid, ["tmp", f"perf-{own_number(pid)}.map"])]
+        process = [memory, open_perf_map(pid)]
         try:
             for n, part in enumerate(parts):
                 self._send_part(pid, part, [] if n else process, n == len(parts) - 1)
@@ -184,13 +186,22 @@ def open_in_root(pid: int, names: Sequence[str]) -> int:
     return -1
 
 
-def own_number(pid: int) -> str:
-    """Return the number that a process has for itself: the last of NSpid (proc_pid_status(5))."""
-    with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
-            if line.startswith("NSpid:"):
-                return line.split()[-1]
-    return str(pid)
+def open_perf_map(pid: int) -> int:
+    """Return a descriptor of a process's /tmp/perf-PID.map, -1 if there is none, or it belongs to another user.
+
+    The process may have made another user's file appear there, with a hard link or a mount. PID is the number that the
+    process has for itself, the last of NSpid; its effective user is the second of Uid (proc_pid_status(5)).
+    """
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(errors="replace")
+    except OSError:
+        return -1
+    user, number = _USER.search(status), _OWN_NUMBER.search(status)
+    descriptor = open_in_root(pid, ["tmp", f"perf-{number[1] if number else pid}.map"])
+    if descriptor < 0 or (user and int(user[1]) == os.fstat(descriptor).st_uid):
+        return descriptor
+    os.close(descriptor)
+    return -1
 
 
 def _received(end: socket.socket) -> bytes:

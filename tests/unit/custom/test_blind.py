@@ -43,13 +43,23 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Custom:
 
 
 @pytest.mark.parametrize(("passing", "error"), [(True, FolderError), (False, Unavailable)])
-def test_no_folder(monkeypatch: pytest.MonkeyPatch, collector: Custom, passing: bool, error: type[Exception]) -> None:
-    """A folder that cannot be read now is a failure, and one that cannot be used makes the collector unavailable."""
+def test_no_folder(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    collector: Custom,
+    passing: bool,
+    error: type[Exception],
+) -> None:
+    """A folder that cannot be read now is a failure. One that cannot be used makes the collector unavailable, with a
+    warning, as somebody named the folder.
+    """
     refused = FolderError("probes cannot be read")
     refused.passing = passing
     monkeypatch.setattr("exporter.custom.folder.load", Mock(side_effect=refused))
     with pytest.raises(error, match="probes cannot be read"):
         collector.start()
+    warned = [] if passing else ["no custom probe is loaded: probes cannot be read"]
+    assert warned == [it.getMessage() for it in caplog.records if it.levelname == "WARNING"]
 
 
 def test_only_libraries(collector: Custom) -> None:

@@ -59,4 +59,20 @@ def test_only_files_of_the_process(tmp_path: Path) -> None:
     os.close(descriptor)
     for name in (["link"], ["folder", "file"], ["fifo"], ["none"], []):
         assert -1 == opener.open_in_root(os.getpid(), [*place, *name])
-    assert str(os.getpid()) == opener.own_number(os.getpid())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="files of other users are made by root")
+def test_only_the_users_own_map() -> None:
+    """A map of another user is not opened: the process may have linked or mounted it there."""
+    path = Path(f"/tmp/perf-{os.getpid()}.map")
+    assert -1 == opener.open_perf_map(os.getpid())
+    path.write_text("1")
+    try:
+        descriptor = opener.open_perf_map(os.getpid())
+        assert b"1" == os.read(descriptor, 9)
+        os.close(descriptor)
+        os.chown(path, 12345, 12345)
+        assert -1 == opener.open_perf_map(os.getpid())
+    finally:
+        path.unlink()
+    assert -1 == opener.open_perf_map(1 << 22)
