@@ -36,13 +36,6 @@ static __always_inline bool changes_memory(enum effect effect)
 	       (effect >= effect_context_create && effect <= effect_device_reset);
 }
 
-/* What the process holds is not known any more. */
-static __always_inline void lose_sight(struct process *process)
-{
-	add(&process->missed, 1);
-	add(&memory_missed, 1);
-}
-
 /* What the call does is not seen. */
 static __always_inline void miss(const struct thread *thread, const struct flight *call)
 {

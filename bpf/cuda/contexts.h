@@ -23,6 +23,8 @@ struct {
 	__type(value, struct contexts);
 } contexts SEC(".maps");
 
+#define MOST_DEVICES 64 /* of a process: more than there are in any machine */
+
 struct device {
 	__u32 tgid;
 	__s32 ordinal;
@@ -98,12 +100,14 @@ static __always_inline void use_device(__u32 tgid, __u64 address, __u32 ordinal)
 	static const struct devices none;
 	struct context context = {.address = address, .tgid = tgid};
 	struct devices *devices = lookup_or_init(used_devices, &tgid, &none);
-	__u64 bit = 1ull << (ordinal & 63), before;
+	__u64 bit = 1ull << (ordinal % MOST_DEVICES), before;
+	__u32 *known;
 
-	if (!devices || !address || ordinal > 63) /* more than there are in any machine */
+	if (!devices || !address || ordinal >= MOST_DEVICES)
 		return;
-	if (insert(context_devices, &context, &ordinal, BPF_ANY))
-		add(&context_devices_lost, 1);
+	known = row_of(context_devices, &context, &ordinal);
+	if (known)
+		*known = ordinal;
 	before =
 	    __sync_fetch_and_or(&devices->used, bit); /* of threads that come at once, one sees one bit */
 	if (!before)
@@ -116,7 +120,8 @@ static __always_inline void forget_context(__u32 tgid, __u64 address)
 {
 	struct context context = {.address = address, .tgid = tgid};
 
-	bpf_map_delete_elem(&context_devices, &context);
+	if (!bpf_map_delete_elem(&context_devices, &context))
+		return_row(tgid, table_context_devices);
 }
 
 static __always_inline void change_context(const struct thread *thread, enum effect effect, __u64 context)
@@ -156,13 +161,18 @@ static __always_inline void retain_primary(const struct thread *thread, const st
 {
 	static const struct primary none;
 	struct device device = {thread->tgid, call->arguments[1]};
-	struct primary *primary = lookup_or_init(primaries, &device, &none);
+	__u64 context = read_u64(call->arguments[0]);
+	struct primary *primary = NULL;
 
-	if (!primary)
-		return;
-	primary->context = read_u64(call->arguments[0]);
-	add(&primary->retained, 1);
-	use_device(thread->tgid, primary->context, device.ordinal);
+	if ((__u32)device.ordinal < MOST_DEVICES)
+		primary = row_of(primaries, &device, &none);
+	if (primary) {
+		primary->context = context;
+		add(&primary->retained, 1);
+	} else { /* what its end takes along would not be known */
+		lose_memory(thread->tgid);
+	}
+	use_device(thread->tgid, context, device.ordinal);
 }
 
 /* The primary context that ends when this call has succeeded, 0 if none or unknown. */

@@ -145,8 +145,18 @@ MAP(live, HASH, struct live_key, struct live, LIVE);
 __u64 live_rows = 0;
 const volatile __u64 live_most = LIVE;
 
-/* The tables of counts: each process has a share of them, as its library may have any number of devices. */
-enum table { table_launches, table_calls, table_errors, table_waits, table_totals, table_copies, TABLES };
+/* The tables of which each process has a share, as its library may have any number of devices and contexts. */
+enum table {
+	table_launches,
+	table_calls,
+	table_errors,
+	table_waits,
+	table_totals,
+	table_copies,
+	table_primaries,
+	table_context_devices,
+	TABLES
+};
 
 /* What a process has of the tables that all share, and its spans of this second. */
 struct process {
@@ -289,11 +299,3 @@ struct outcome {
 	enum host host;
 	__u8 zero[5];
 };
-
-/* Where the caller put a structure that does not fit into registers: on the stack (above the return address),
- * or in memory that the argument's register points to. */
-#if defined(__TARGET_ARCH_x86)
-#define BY_VALUE(call, argument) ((void *)((call)->sp + 8))
-#else
-#define BY_VALUE(call, argument) ((void *)(call)->arguments[argument])
-#endif

@@ -97,8 +97,10 @@ static __always_inline void hold(const struct live_key *key, const struct live *
 		remove_row(key);
 	}
 	total = total_of(key->tgid, key->layer, new->memory, new->device);
-	if (!total) /* a free of it later must find nothing */
+	if (!total) { /* a free of it later must find nothing */
+		lose_memory(key->tgid);
 		return;
+	}
 	add(&total->allocated, new->bytes);
 	if (key->address && put_row(key, new))
 		put_place(key, new);

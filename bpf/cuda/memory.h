@@ -14,6 +14,14 @@ struct extent {
 	__u64 width, height, depth;
 };
 
+/* Where the caller put a structure that does not fit into registers: on the stack (above the return address),
+ * or in memory that the argument's register points to. */
+#if defined(__TARGET_ARCH_x86)
+#define BY_VALUE(call, argument) ((void *)((call)->sp + 8))
+#else
+#define BY_VALUE(call, argument) ((void *)(call)->arguments[argument])
+#endif
+
 #define LOCATION_AT 8 /* of CUmemAllocationProp.location (cuda.h) */
 #define LOCATION_DEVICE 1
 #define LOCATION_HOST 2
@@ -53,7 +61,7 @@ static __always_inline __u16 device_of_handle(__u64 properties, __u16 current)
 	} location = {};
 
 	bpf_probe_read_user(&location, sizeof(location), (void *)(properties + LOCATION_AT));
-	return location.type == LOCATION_DEVICE && location.id < 64 ? location.id + 1 : current;
+	return location.type == LOCATION_DEVICE && location.id < MOST_DEVICES ? location.id + 1 : current;
 }
 
 static __always_inline __u32 stack_of(const struct thread *thread)

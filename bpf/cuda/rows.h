@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* Rows of the tables of counts: each process has a share of a table, so that one with very many devices, as a library
- * of its own may claim, leaves room for others. */
+/* Rows of the tables that are shared out: each process has a share of a table, so that one with very many devices, as a
+ * library of its own may claim, leaves room for others. */
 #pragma once
 #include "cuda.h"
 
@@ -43,9 +43,37 @@ static __always_inline void *new_row_(void *map, const void *key, const void *ze
 		row_ ? row_ : new_row(map, key, zero);                                                       \
 	})
 
+/* A row of the process is gone. */
+static __always_inline void return_row(__u32 tgid, enum table table)
+{
+	struct process *process = bpf_map_lookup_elem(&processes, &tgid);
+
+	if (!process || !process->rows[table])
+		return;
+	add(&process->rows[table], -1);
+	add(&table_rows[table], -1);
+}
+
 /* The exporter has taken all rows of a process. */
 static __always_inline void return_shares(const struct process *process)
 {
 	for (int table = 0; table < TABLES; table++)
 		add(&table_rows[table], -process->rows[table]);
+}
+
+/* What the process holds is not known any more. */
+static __always_inline void lose_sight(struct process *process)
+{
+	add(&process->missed, 1);
+	add(&memory_missed, 1);
+}
+
+/* The same in the middle of a call: what it did to memory, or which context takes memory along, could not be kept. */
+static __always_inline void lose_memory(__u32 tgid)
+{
+	struct process *process = bpf_map_lookup_elem(&processes, &tgid);
+
+	bpf_map_delete_elem(&covered, &tgid);
+	if (process)
+		lose_sight(process);
 }
