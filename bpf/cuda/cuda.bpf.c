@@ -74,6 +74,8 @@ static __always_inline void apply(const struct thread *thread, const struct flig
 								     : ended_primary(thread, call);
 		if (context)
 			end_context(thread->tgid, context, now);
+		else if (call->cookie.effect != effect_primary_release)
+			end_unknown_context(thread->tgid);
 		break;
 	case effect_pool:
 		watch_pool(thread, call);

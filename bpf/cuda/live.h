@@ -178,3 +178,13 @@ static __always_inline void end_context(__u32 tgid, __u64 context, __u64 now)
 	*end = (struct context_end){.context = context, .before_ns = now, .tgid = tgid};
 	bpf_ringbuf_submit(end, 0);
 }
+
+/* A device was reset of which the context is not known. Of a process seen from its first call on it had none, or the
+ * driver's call for it was seen. */
+static __always_inline void end_unknown_context(__u32 tgid)
+{
+	const struct process *process = bpf_map_lookup_elem(&processes, &tgid);
+
+	if (process && process->live && !bpf_map_lookup_elem(&covered, &tgid))
+		lose_memory(tgid);
+}

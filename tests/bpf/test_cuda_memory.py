@@ -248,6 +248,19 @@ def test_the_last_release_of_a_primary_context(observed: Observed, driver: Scrip
     assert used(observed, driver.pid) == ({} if seen else {"device": MIB})
 
 
+@pytest.mark.parametrize("reset", ["cuDevicePrimaryCtxReset_v2(0)", "cudaDeviceReset()"])
+def test_a_reset_of_an_unknown_context(reset: str) -> None:
+    """Usage is unknown after a reset of a device of which the context was made before the probes."""
+    build_standins()
+    layer = "runtime" if "cuda" in reset else "driver"
+    library, call = ("libcudart.so.12", "cudaMalloc") if layer == "runtime" else ("libcuda.so.1", "cuMemAlloc_v2")
+    with Script(library) as script, observe(layers=layer) as observed:
+        started(observed, script).run(f"new(lib.{call}, size(1 << 20))")
+        assert MIB == observed.value(USED, script.pid, memory="device")
+        script.run(f"lib.{reset}")
+        assert observed.value(USED, script.pid, memory="device") is None
+
+
 def test_failures_change_no_bytes(observed: Observed, driver: Script) -> None:
     """A failed allocation or free changes no bytes and counts by its code."""
     driver.run(
