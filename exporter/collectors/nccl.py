@@ -113,6 +113,7 @@ class Nccl(ProbeCollector[Activity]):
             "coverable": COVERABLE,
             "family": family,
             "hooks_of": self._hooks_of,
+            "passes_on": self._layouts.passes_on,
             "rehearsal": self._rehearsal,
             "returning": self.object.maps["returning"],
         }

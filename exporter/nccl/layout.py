@@ -17,7 +17,7 @@ from typing import Any
 from exporter.bpf.elf import AARCH64, X86_64, Elf, Function
 
 ACCESSORS = ("ncclCommUserRank", "ncclCommCount", "ncclCommCuDevice")
-"""Every NCCL has these; a library with other functions of its names, and none of these, only passes calls on to one."""
+"""Every NCCL has all of these; a library with other functions of its names only passes calls on to one."""
 _VERSION = "ncclGetVersion"
 _CODE, _VERSION_CODE, _CALLEE_CODE = 2048, 64, 64
 _MOST_CALLEES = 16

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 import weakref
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from exporter.bpf.elf import Elf
 from exporter.bpf.file_worker import WORKER, Stuck, TooLong
 from exporter.bpf.library import Library, file_of
+from exporter.nccl.functions import family
 from exporter.nccl.layout import ACCESSORS, UNKNOWN, CommunicatorLayout, find_layout
 
 if TYPE_CHECKING:
@@ -21,6 +24,11 @@ MOST = 256
 
 ATTEMPTS, PAUSE = 3, 0.1
 """Number of attempts to read a library that is unreadable for a moment, and the pause between them in seconds."""
+
+_NAMES = re.compile(r"lib[nr]ccl(-[0-9a-f]+)?\.so(\.[0-9]+)*")
+"""Names of NCCL and RCCL, of which a release may have a layout that is not found."""
+
+_ROOT = 0
 
 log = logging.getLogger(__name__)
 
@@ -36,13 +44,39 @@ class Layouts:
         self._lock = threading.Lock()
         self._numbers = {UNKNOWN: 0}
         self._libraries: dict[CommunicatorLayout, list[weakref.ref[Library]]] = {}
+        self._read: dict[int, tuple[weakref.ref[Library], CommunicatorLayout | None]] = {}
+        """Layouts that were read, by the id() of the library."""
+
+    def passes_on(self, library: Library, other: Library) -> frozenset[str]:
+        """Return NCCL's functions of a library that only passes calls on, where the other one is NCCL.
+
+        A tracer may define all of NCCL's functions. Its communicators cannot be read, those of the other library can.
+        A library that belongs to neither root nor the owner of the first one does not count: users cannot switch off
+        the probes of others' files. Raises OSError as `number` does.
+        """
+        functions = frozenset(it for it in library.functions if family(it) == "nccl")
+        if not functions or _is_named(library) or other.owner not in (_ROOT, library.owner):
+            return frozenset()
+        if self._layout(library) not in (None, UNKNOWN) or self._layout(other) in (None, UNKNOWN):
+            return frozenset()
+        return functions
+
+    def _layout(self, library: Library) -> CommunicatorLayout | None:
+        """Return what `read` does, which reads each library once."""
+        key = id(library)
+        known, layout = self._read.get(key, (None, None))
+        if known and known() is library:
+            return layout
+        layout = read(library)
+        self._read[key] = weakref.ref(library, lambda _: self._read.pop(key, None)), layout
+        return layout
 
     def number(self, library: Library) -> int | None:
         """The number of a library's layout, known to the kernel from then on; None if it is no NCCL.
 
         Raises OSError when the library cannot be read at present: then its layout is not known to be unknown.
         """
-        layout = read(library)
+        layout = self._layout(library)
         if layout is None:
             return None
         with self._lock:
@@ -69,6 +103,10 @@ class Layouts:
             return 0
         del self._libraries[layout]
         return self._numbers.pop(layout)
+
+
+def _is_named(library: Library) -> bool:
+    return bool(_NAMES.fullmatch(library.soname or PurePath(library.path).name))
 
 
 def read(library: Library) -> CommunicatorLayout | None:
@@ -100,4 +138,4 @@ def _try(library: Library, attempts: int) -> CommunicatorLayout | None:
 
 def layout_of(elf: Elf) -> CommunicatorLayout | None:
     """The layout in a file; None if it is no NCCL. Called in the process that reads files."""
-    return find_layout(elf) if elf.functions(ACCESSORS) else None
+    return find_layout(elf) if elf.functions(ACCESSORS).keys() >= set(ACCESSORS) else None

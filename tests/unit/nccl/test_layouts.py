@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from exporter.bpf.elf import ElfError
+from exporter.bpf.elf import ElfError, Function
 from exporter.bpf.file_worker import ChildError, TooLong
 from exporter.bpf.library import Library
 from exporter.nccl import layouts
@@ -73,6 +73,41 @@ def test_all_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
         assert at == subject.number(it)
 
     assert 0 == subject.number(library(CommunicatorLayout(4 * MOST), monkeypatch))
+
+
+KNOWN = CommunicatorLayout(0x400)
+
+
+@pytest.mark.parametrize(
+    ("layout", "other", "name", "owner", "passed"),
+    [
+        (UNKNOWN, KNOWN, "libtracer.so", 1000, True),
+        (None, KNOWN, "libnccl-tracer.so", 1000, True),
+        (UNKNOWN, KNOWN, "libtracer.so", 0, True),
+        (UNKNOWN, KNOWN, "libtracer.so", 1001, False),
+        (UNKNOWN, KNOWN, "librccl.so.1", 1000, False),
+        (KNOWN, KNOWN, "libtracer.so", 1000, False),
+        (UNKNOWN, UNKNOWN, "libtracer.so", 1000, False),
+        (UNKNOWN, None, "libtracer.so", 1000, False),
+    ],
+)
+def test_passes_on(
+    monkeypatch: pytest.MonkeyPatch,
+    layout: CommunicatorLayout | None,
+    other: CommunicatorLayout | None,
+    name: str,
+    owner: int,
+    passed: bool,
+) -> None:
+    """A library without known communicators passes NCCL's functions on, beside one with them that its owner trusts."""
+    subject = Layouts(Kernel())
+    functions = {it: Function(it, 0, 8, 0, 1) for it in ("ncclSend", "cuStreamEndCapture")}
+    tracer = Library((0, 1), f"/a/{name}", "", 62, "", functions, owner=1000)
+    nccl = Library((0, 2), "/b/libnccl.so.2", "", 62, "", functions, owner=owner)
+    found = {tracer.path: layout, nccl.path: other}
+    monkeypatch.setattr(layouts, "read", lambda library: found.pop(library.path))  # each once
+    for _ in range(2):
+        assert subject.passes_on(tracer, nccl) == (frozenset({"ncclSend"}) if passed else frozenset())
 
 
 class Reader:
