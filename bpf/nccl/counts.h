@@ -106,10 +106,32 @@ static __always_inline bool is_simulated(struct pt_regs *ctx, struct cookie cook
 	return cookie.effect == effect_group_drop && PT_REGS_PARM1(ctx);
 }
 
+/* Whether a library of unknown layout, which may be a tracer with all of NCCL's functions, passes this call on: its call
+ * of the same function has not returned, as its return address is in place. The return of a group's start is not probed,
+ * so that it stays cheap, and a group of both libraries would never end. On arm64 the stack does not show that. */
+static __always_inline bool is_passed_on(struct pt_regs *ctx, struct cookie cookie, struct caller *caller)
+{
+#if defined(__TARGET_ARCH_x86)
+	__u64 sp = PT_REGS_SP(ctx), ip = PT_REGS_IP(ctx);
+
+	if (caller->outer_sp && caller->outer_api == cookie.api && caller->outer_ip != ip &&
+	    sp <= caller->outer_sp && read_u64(caller->outer_sp) == caller->outer_return)
+		return true;
+	caller->outer_sp = 0;
+	if (cookie.layout)
+		return false;
+	caller->outer_return = read_u64(sp);
+	caller->outer_sp = sp;
+	caller->outer_ip = ip;
+	caller->outer_api = cookie.api;
+#endif
+	return false;
+}
+
 static __always_inline void change_group(struct pt_regs *ctx, __u32 tgid, struct caller *caller,
 					 struct cookie cookie, __u64 now)
 {
-	if (!caller)
+	if (!caller || is_passed_on(ctx, cookie, caller))
 		return;
 	if (cookie.effect == effect_group_start) {
 		if (caller->depth++)

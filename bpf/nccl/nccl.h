@@ -242,6 +242,10 @@ struct caller {
 	struct flight call;	     /* as on_enter saw it begin */
 	__u64 grouped[MOST_GROUPED]; /* communicators with calls in the group */
 	__u64 many;		     /* how many those are */
+	__u64 outer_sp;	    /* of the newest start or end of a group in a library of unknown layout */
+	__u64 outer_ip;	    /* of its function */
+	__u64 outer_return; /* the address to which it returns */
+	__u64 outer_api;
 };
 #define MOST_CALLERS 16384
 MAP(callers, HASH, struct thread, struct caller, MOST_CALLERS);

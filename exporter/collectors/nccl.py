@@ -82,6 +82,9 @@ FLAGS = (
     limit_flag(10_000),
 )
 
+_REHEARSED = 1
+"""The number of a known layout, as most libraries have."""
+
 
 def create(node: Node) -> Nccl:
     return Nccl(node)
@@ -103,7 +106,7 @@ class Nccl(ProbeCollector[Activity]):
         )
         self._on_gpus = ProcessGpus(self.node.gpus, self.node.proc)
         self._layouts = Layouts(self.object.maps["layouts"])
-        self._rehearsal = Rehearsal(self._copy, self._table(), {it.name: scene(it) for it in FUNCTIONS})
+        self._rehearsal = Rehearsal(self._copy, self._table(_REHEARSED), {it.name: scene(it) for it in FUNCTIONS})
 
     def _processes(self) -> Processes:
         return ProcessesWithGpu(self.node.processes, self._on_gpus)
@@ -210,7 +213,9 @@ class Nccl(ProbeCollector[Activity]):
         one = {"spans_per_second": min(1, self.constants()["spans_per_second"]), "slow_ns": 1 << 62}
         copy = small_copy(self.object, object_path(self.name), self.constants() | one, programs)
         somewhere = rehearsal.COUNTS_AT  # as if a communicator of two ranks were there
-        copy.maps["layouts"].set(0, copy.types.struct("layout")(identity=somewhere, sequence=somewhere + 0x100))
+        copy.maps["layouts"].set(
+            _REHEARSED, copy.types.struct("layout")(identity=somewhere, sequence=somewhere + 0x100)
+        )
         return copy
 
     def _table(self, layout: int = 0) -> Table:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bpf.nccl_node import BUILD, NcclNode, Rank, build_standins, observe
+from tests.bpf.nccl_node import BUILD, NcclNode, Rank, build_standins, observe, started
 from tests.bpf.test_nccl_meetings import lags, ranks
 from tests.support import until
 
@@ -56,6 +56,12 @@ def probed(observed: NcclNode, library: Path) -> bool:
     return bool(observed.value(ATTACHED, symbol="ncclGroupStart", library=str(library)))
 
 
+def depths(observed: NcclNode, rank: Rank) -> list[object]:
+    """Return the depth of each collective."""
+    called = [it for it in observed.spans_of(rank.pid) if it.name == "AllReduce"]
+    return [it.attributes["nccl.group.depth"] for it in called]
+
+
 def go_through(tracer: Path) -> str:
     """Return lines after which a rank's calls go through a library."""
     return f"real = lib; lib = ctypes.CDLL({str(tracer)!r})\nassert not lib.ncclCommCount(c, byref(c_int()))"
@@ -93,3 +99,20 @@ def test_a_tracer_that_is_mapped_first(observed: NcclNode, compile_library: Call
         assert 23 == (observed.value(GROUPS, rank.pid) or 0) - before
         assert 23 * 4000 == observed.value(BUS, rank.pid, collective="AllReduce")
         assert not observed.value(ANONYMOUS, rank.pid)
+        assert [0] == [it.depth for it in observed.kernel("callers", rank.pid)]
+
+
+def test_a_library_of_nccls_name(observed: NcclNode, compile_library: Callable[[str, str], Path]) -> None:
+    """One that is taken for an NCCL of unknown layout is probed; groups through it have the depth that they have."""
+    tracer = compile_library("libnccl.so.2", TRACER + EVERY_ACCESSOR)
+    with ranks(observed, 1, "named") as (rank,):
+        rank.run(go_through(tracer))
+        rank.libraries.add(str(tracer))
+        started(observed, rank)
+        for _ in range(23):
+            rank.run(f"lib.ncclGroupStart(); {GROUP}; {GROUP}; lib.ncclGroupEnd()")
+        assert 23 == observed.value(GROUPS, rank.pid)
+        assert 46 == observed.value(ANONYMOUS, rank.pid, collective="AllReduce")
+        assert [0] == [it.depth for it in observed.kernel("callers", rank.pid)]
+        until(lambda: len(depths(observed, rank)) >= 46, "spans")
+        assert [2] * 46 == depths(observed, rank)
