@@ -19,6 +19,7 @@ from exporter.model import Sample
 from exporter.options import SettingsError
 from exporter.page import Gather, Pages
 from exporter.profile import Profile
+from exporter.resolve import socket_users
 from exporter.scrape import Run, Scraper
 from exporter.series import LEAST
 from exporter.stack_profiles.growth import Growth
@@ -120,6 +121,7 @@ class Server:
             shutdown_timeout=1.0,
         )
         await self._runner.setup()
+        socket_users.available()  # now, as the first request may load a module of the kernel
         self.connections = Connections(self._handler, context)
         self.urls = [listen.url(bound, "https" if context else "http") for bound in sockets]
         for bound in sockets:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
 from exporter import descriptors
+from exporter.resolve import socket_users
 from exporter.resolve.sockets import ip
 
 MOST = 256
@@ -41,7 +42,8 @@ log = logging.getLogger(__name__)
 class Connections:
     """The protocol factory of a listening socket. `handle` returns the HTTP protocol, or None while stopping.
 
-    At the limit the connection idle for longest is closed: of the same peer at the peer's limit, else of all peers. A
+    At the limit the connection idle for longest is closed: of the same peer at the peer's limit, else of the peer with
+    most connections, because a new connection is idle for longer than those of a flood until its request is read. A
     connection that is being answered is never closed for another; when all are, the new connection is refused.
     """
 
@@ -82,12 +84,15 @@ class Connections:
             if len(crowd) < most:
                 continue
             idle = (connection for connection in crowd if not connection.answering)
-            oldest = min(idle, key=lambda connection: connection.since, default=None)
+            oldest = min(idle, key=self._first_to_close, default=None)
             if oldest is None:
                 return False
             oldest.abort()
         self._open[new] = self.of_peer[new.peer][new] = None
         return True
+
+    def _first_to_close(self, connection: Connection) -> tuple[int, float]:
+        return -len(self.of_peer[connection.peer]), connection.since
 
     def _crowds(self, new: Connection) -> Iterator[tuple[Collection[Connection], int]]:
         """Yield the groups of connections that a new one joins, with the limit of each group."""
@@ -137,7 +142,7 @@ class Connection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._loop = asyncio.get_running_loop()
         self._transport = transport
-        self.peer = peer(transport.get_extra_info("peername"))
+        self.peer = peer(*(transport.get_extra_info(name) for name in ("sockname", "peername")))
         self.since = self._head_since = self._loop.time()
         if not self._table.admit(self):
             transport.abort()
@@ -240,9 +245,18 @@ def of(transport: asyncio.BaseTransport | None) -> Connection | None:
     return found if isinstance(found, Connection) else None
 
 
-def peer(address: object) -> str:
-    """Return the unit of the limits: an IPv4 address, an IPv6 /64 network, or "" for all unix sockets."""
-    found = ip(address)
+def peer(near: object, far: object) -> str:
+    """Return the unit of the limits of a connection from `near`, the server's address, to `far`.
+
+    A user of this machine, who has all its addresses; else an IPv4 address, all of the loopback, an IPv6 /64 network,
+    or "" for all unix sockets.
+    """
+    user = socket_users.user(near, far)
+    if user is not None:
+        return f"user {user}"
+    found = ip(far)
+    if found is not None and found.is_loopback:
+        return "loopback"
     if isinstance(found, ipaddress.IPv6Address):
         return str(ipaddress.IPv6Network((found, 64), strict=False))
     return str(found or "")

@@ -69,7 +69,8 @@ class Guard:
             tunnel = request.transport and request.transport.get_extra_info("ssl_object")
             if not tunnel or not tls.allowed(tunnel.getpeercert(), config.tls.client_allowed_sans):
                 raise web.HTTPForbidden(text="the client certificate carries no allowed name\n")
-        peer = connections.peer(request.transport and request.transport.get_extra_info("peername"))
+        connection = connections.of(request.transport)
+        peer = connection.peer if connection else ""
         if config.users and not await self._users.knows(request.headers.get("Authorization", ""), config.users, peer):
             raise web.HTTPUnauthorized(text="user and password are needed\n", headers={"WWW-Authenticate": "Basic"})
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from ipaddress import ip_address
 from pathlib import Path
 
-from exporter.resolve import sockets
+from exporter.resolve import socket_users, sockets
 from exporter.resolve.sockets import ip
 from exporter.web.config import RateLimit
 from exporter.web.guard import Limiter
@@ -26,6 +26,8 @@ LIMIT = RateLimit("6s", 10)
 """Rate limit of these requests together: each is logged, and costs more than others."""
 PAUSE = 0.1
 """Seconds after a look into the table of sockets for a sender who is refused."""
+MOST_LOOKING = 8
+"""Requests at a time that look into the table of sockets or wait for it; each holds a connection meanwhile."""
 _BROWSER = ("Origin", "Sec-Fetch-Site")
 _PROXY = ("Forwarded", "Via", "X-Forwarded-For", "X-Real-IP")
 _HOW = "on the node, as root: curl -X POST http://localhost:PORT{path}; over the network: --web.enable-lifecycle\n"
@@ -47,7 +49,8 @@ class Lifecycle:
     ) -> None:
         self._enabled, self._reload, self._release, self._proc = enabled, reload, release, proc
         self._limiter = Limiter(LIMIT)
-        self._reloading, self._looking = asyncio.Lock(), asyncio.Lock()
+        self._reloading, self._table = asyncio.Lock(), asyncio.Lock()
+        self._looking = 0
 
     def add_to(self, router: web.UrlDispatcher) -> None:
         """Add the routes of the available handlers."""
@@ -87,16 +90,27 @@ class Lifecycle:
         return ""
 
     async def _is_own(self, near: object, far: object) -> bool:
-        """Return whether a connection is root's or the exporter's user's.
+        """Return whether a connection is root's or the exporter's user's. Raises HTTPTooManyRequests.
 
-        One at a time, with a pause after others': the table of sockets may be long, and requests of any user take so
-        little of the processor's time that none has to be refused unseen, which could be root's.
+        The kernel reports the user at once, so that a flood of other users' requests delays none of root. If the kernel
+        does not, the table of sockets is read, which may be long: for one request at a time, with a pause after those
+        of other users, and few requests wait.
         """
-        async with self._looking:
-            if await asyncio.to_thread(sockets.client, self._proc, near, far) in (0, os.geteuid()):
-                return True
-            await asyncio.sleep(PAUSE)
-            return False
+        allowed = (0, os.geteuid())
+        user = socket_users.user(near, far)
+        if user is not None:
+            return user in allowed
+        if self._looking >= MOST_LOOKING:
+            raise web.HTTPTooManyRequests(text="too many requests of this kind; try again, or send SIGHUP to reload\n")
+        self._looking += 1
+        try:
+            async with self._table:
+                if await asyncio.to_thread(sockets.client, self._proc, near, far) in allowed:
+                    return True
+                await asyncio.sleep(PAUSE)
+                return False
+        finally:
+            self._looking -= 1
 
     async def _do_reload(self, request: web.Request) -> web.Response:
         assert self._reload is not None

@@ -166,6 +166,7 @@ def test_loop_answers_while_collectors_block() -> None:
         scrape.join()
 
 
+@pytest.mark.usefixtures("peers_by_address")
 def test_requests_beyond_the_limit_get_503() -> None:
     """With a limit of two, the third request at once is refused also to a third peer, and served after they ended."""
     gate = threading.Event()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio.sslproto
 import gc
+import os
 import resource
 import socket
 import ssl
@@ -19,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from exporter.model import Kind, Metric, Sample
+from exporter.resolve import socket_users
 from exporter.web import connections
 from exporter.web.connections import peer
 from tests.standins.served import Fake, Served
@@ -27,6 +29,8 @@ from tests.support import until
 VALUE = Metric("test.value", "A value.", Kind.GAUGE)
 HEALTH = b"GET /-/healthy HTTP/1.1\r\nHost: x\r\n\r\n"
 MIB = 1 << 20
+
+pytestmark = pytest.mark.usefixtures("peers_by_address")
 
 
 def good() -> Iterable[Sample]:
@@ -330,6 +334,10 @@ def test_places_are_free_again() -> None:
 @pytest.mark.parametrize(
     ("address", "expected"),
     [
+        (("127.0.0.1", 4), "loopback"),
+        (("127.1.2.3", 4), "loopback"),
+        (("::ffff:127.1.2.3", 4, 0, 0), "loopback"),
+        (("::1", 4, 0, 0), "loopback"),
         (("10.1.2.3", 4), "10.1.2.3"),
         (("::ffff:10.1.2.3", 4, 0, 0), "10.1.2.3"),
         (("2001:db8:1:2:3:4:5:6", 4, 0, 0), "2001:db8:1:2::/64"),
@@ -339,5 +347,17 @@ def test_places_are_free_again() -> None:
     ],
 )
 def test_peers(address: object, expected: str) -> None:
-    """A peer is an IPv4 address, written as IPv6 too, or an IPv6 network: its addresses cost nothing."""
-    assert expected == peer(address)
+    """A peer is an IPv4 address, written as IPv6 too, or a network of addresses that cost nothing: loopback, IPv6 /64.
+
+    No connection of this machine has these addresses: it would be its user's.
+    """
+    assert expected == peer(address, address)
+
+
+@pytest.mark.skipif(not socket_users.available(), reason="this kernel has no tcp_diag")
+def test_a_user_is_a_peer() -> None:
+    """A connection from this machine is its user's, at any address."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        for source in ("127.0.0.1", "127.0.0.2"):
+            with socket.create_connection(server.getsockname()[:2], 5, (source, 0)) as client:
+                assert f"user {os.geteuid()}" == peer(client.getpeername(), client.getsockname())

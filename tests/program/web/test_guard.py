@@ -218,6 +218,7 @@ def guessing(served: Served, source: str, seen: list[int]) -> Iterator[None]:
             thread.join()
 
 
+@pytest.mark.usefixtures("peers_by_address")
 def test_flood_of_wrong_passwords(web_config: Path) -> None:
     """The right password is answered while 24 connections guess: known before at once, else after a place of its own.
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.resolve import sockets
+from exporter.resolve import socket_users, sockets
 from exporter.web import lifecycle, listen
 from exporter.web.config import RateLimit
 from tests.standins.served import Served
@@ -67,8 +67,11 @@ def test_web_pages_are_refused(calls: Calls, enabled: bool, headers: Mapping[str
     assert [] == calls.made
 
 
-def test_root_on_the_node(calls: Calls) -> None:
+@pytest.mark.parametrize("known", [True, False])
+def test_root_on_the_node(calls: Calls, monkeypatch: pytest.MonkeyPatch, known: bool) -> None:
     """Root, or the user of the exporter, need no flag on the node itself."""
+    if not known:
+        monkeypatch.setattr(socket_users, "user", lambda *_: None)
     with served(calls) as at:
         assert [200] * 3 == [at.get(path, method).status for path, method in REQUESTS]
         assert [200] * 3 == [at.get(path, method, Host=f"localhost:{at.port}").status for path, method in REQUESTS]
@@ -130,9 +133,15 @@ def _low_port() -> int:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("leaving", [False, True])
-def test_other_users_of_the_node(calls: Calls, leaving: bool) -> None:
-    """A job on the node, which shares its loopback, may not; also where it hangs up before it is looked at."""
+def test_other_users_of_the_node(calls: Calls, monkeypatch: pytest.MonkeyPatch, leaving: bool, known: bool) -> None:
+    """A job on the node, which shares its loopback, may not; also where it hangs up before it is looked at.
+
+    Both if the kernel reports the user, and if the table of sockets has to be read.
+    """
+    if not known:
+        monkeypatch.setattr(socket_users, "user", lambda *_: None)
     with served(calls) as at:
         child = os.fork()
         if not child:
@@ -171,11 +180,13 @@ def test_often(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ["reload"] * 10 == calls.made
 
 
-def test_refused_senders_take_nobody_s_turn(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("known", [True, False])
+def test_refused_senders_take_nobody_s_turn(calls: Calls, monkeypatch: pytest.MonkeyPatch, known: bool) -> None:
     """However many requests of another user of the node are refused, one of root is not."""
     monkeypatch.setattr(lifecycle, "LIMIT", RateLimit("1h", 10))
     monkeypatch.setattr(lifecycle, "PAUSE", 0.001)
     uid = [NOBODY]
+    monkeypatch.setattr(socket_users, "user", lambda *_: uid[0] if known else None)
     monkeypatch.setattr(sockets, "client", lambda *_: uid[0])
     with served(calls) as at:
         assert [403] * 30 == [at.get("/-/release-gpus", "POST").status for _ in range(30)]

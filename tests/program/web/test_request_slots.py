@@ -19,6 +19,8 @@ VALUE = Metric("test.value", "A value.", Kind.GAUGE, labels=("of",))
 GREEDY, OTHER = "127.0.0.2", "127.0.0.1"
 REQUEST = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
 
+pytestmark = pytest.mark.usefixtures("peers_by_address")
+
 
 @contextmanager
 def requesting(port: int, connections: int, requests: int) -> Iterator[list[socket.socket]]:
