@@ -38,10 +38,13 @@ struct process_hit {
 };
 MAP(process_hits, PERCPU_HASH, struct process_hit, __u64, 4096);
 
-#define ERRORS 4096
-MAP(errors, HASH, struct error_key, struct error, ERRORS);
-MAP(error_shares, HASH, __u32, __u64, 4096); /* rows of each process: a library may return any code */
-__u64 error_rows = 0;			     /* of all */
+/* A probe defines SHARED_TABLES as the places of its own tables with shares, before this is included. */
+#ifndef SHARED_TABLES
+#define SHARED_TABLES
+#endif
+enum table { SHARED_TABLES table_errors, TABLES };
+#include "shares.h"
+SHARED(errors, struct error_key, struct error, 4096); /* a library may return any code */
 
 COOKIE()
 
@@ -134,28 +137,21 @@ static __always_inline __u64 took(const struct call *call)
 		return 0;                                                                                    \
 	}
 
-/* What a process has at an address: OBJECTS(handles, struct filesystem, 16384) is a table of such, for FORGET(). */
+/* What a process has at an address: OBJECTS(handles, struct filesystem, 16384) is a table of such with shares, for
+ * FORGET(). */
 struct object {
 	__u64 address;
 	__u32 tgid;
 	__u32 zero;
 };
 #define OBJECTS(map, T, entries)                                                                             \
-	MAP(map, HASH, struct object, T, entries);                                                           \
+	SHARED(map, struct object, T, entries);                                                              \
 	DROP(map, struct object)
 
 static __always_inline struct object object_at(__u64 address)
 {
 	return (struct object){.address = address, .tgid = this_thread().tgid};
 }
-
-#define put_object(map, at, value)                                                                           \
-	({                                                                                                   \
-		bool put_ = !insert(map, at, value, BPF_ANY);                                                \
-		if (!put_)                                                                                   \
-			add(&map##_lost, 1);                                                                 \
-		put_;                                                                                        \
-	})
 
 /* Requests that move bytes. */
 struct io {
@@ -180,40 +176,12 @@ static __always_inline void add_io(struct io *to, __s64 bytes, __u64 ns)
 	}
 }
 
-static __always_inline struct error *new_error(const struct error_key *key)
-{
-	static const struct error none;
-	static const __u64 no_rows;
-	__u64 *held = lookup_or_init(error_shares, &key->tgid, &no_rows);
-
-	if (!held || !has_share(*held, error_rows, ERRORS)) {
-		add(&errors_lost, 1);
-		return NULL;
-	}
-	add(held, 1);
-	add(&error_rows, 1);
-	return lookup_or_init(errors, key, &none);
-}
-
 static __always_inline void count_error(const struct call *call, __s32 code)
 {
+	static const struct error none;
 	struct error_key key = {.tgid = call->thread.tgid, .code = code, .api = call->cookie.api};
-	struct error *error = bpf_map_lookup_elem(&errors, &key);
 
-	add_error(error ? error : new_error(&key), bpf_ktime_get_ns());
-}
-
-/* The exporter has taken their rows. */
-static long drop_error_shares(void *map, const __u32 *at, const __u64 *rows, void *context)
-{
-	__u32 tgid = *at;
-
-	(void)map, (void)context;
-	if (!has_ended(tgid))
-		return 0;
-	add(&error_rows, -*rows);
-	bpf_map_delete_elem(&error_shares, &tgid);
-	return 0;
+	add_error(shared_row(errors, key.tgid, &key, &none), bpf_ktime_get_ns());
 }
 
 /* A probe that has ABANDON(call), defined before this is included, runs it for a call that its thread ended in. */
@@ -252,7 +220,7 @@ EXEC int on_exec(struct bpf_raw_tracepoint_args *ctx)
 	{                                                                                                    \
 		(void)ctx;                                                                                   \
 		drop_flights(in_flight);                                                                     \
-		drop_ended(error_shares);                                                                    \
 		__VA_OPT__(drop_ended(__VA_ARGS__);)                                                         \
+		drop_ended(shares);                                                                          \
 		return 0;                                                                                    \
 	}

@@ -2,6 +2,7 @@
 /* I/O of GPUDirect Storage by file system, counted where a call returns; at its entry where returns are not seen.
  * Arguments and structures are those of cufile.h, libcufile 1.14 to 1.20. */
 #include "kernel.h"
+#define SHARED_TABLES table_handles, table_io,
 #include "call.bpf.h"
 
 enum api { /* the probed functions; the first four wait and return bytes, the others a CUfileError_t */
@@ -25,7 +26,7 @@ struct io_key {
 	__u8 zero[2];
 	struct filesystem filesystem;
 };
-MAP(io, HASH, struct io_key, struct io, 4096);
+SHARED(io, struct io_key, struct io, 4096); /* a process may mount any number of file systems */
 
 /* Counts one request, as add_io() does. */
 __noinline int count_io(enum api api, __u8 opcode, __u64 address, __s64 bytes, __u64 ns)
@@ -37,7 +38,7 @@ __noinline int count_io(enum api api, __u8 opcode, __u64 address, __s64 bytes, _
 
 	if (filesystem)
 		key.filesystem = *filesystem;
-	add_io(lookup_or_init(io, &key, &none), bytes, ns);
+	add_io(shared_row(io, key.tgid, &key, &none), bytes, ns);
 	return 0;
 }
 
@@ -73,7 +74,8 @@ static __always_inline void registered(const struct call *call)
 
 	if (read_user(&descriptor, call->arguments[1]) && descriptor[0] == 1)
 		filesystem_of(descriptor[2], &filesystem);
-	put_object(handles, &handle, &filesystem);
+	remove_shared(handles, handle.tgid, &handle); /* its end was not seen */
+	put_shared(handles, handle.tgid, &handle, &filesystem);
 }
 
 static __always_inline void entered(const struct call *call)
@@ -82,7 +84,7 @@ static __always_inline void entered(const struct call *call)
 
 	/* At its return the address may be another handle's. */
 	if (call->cookie.api == cuFileHandleDeregister)
-		bpf_map_delete_elem(&handles, &handle);
+		remove_shared(handles, handle.tgid, &handle);
 	else if (!call->returning)
 		count_call(call, -1, 0);
 }

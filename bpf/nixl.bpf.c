@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* Transfers of NIXL: posted, polled and released through nixlAgent, described by what the agent passes to its backend.
  * Structures are those of nixl_descriptors.h and nixl_types.h, NIXL 1.0 to 1.5, with libstdc++'s strings and vectors. */
+#define SHARED_TABLES table_transfers, table_active,
 #include "call.bpf.h"
 #include "lengths.h"
 
@@ -51,7 +52,7 @@ struct transfers {
 	__u64 bytes;	/* of those that succeeded */
 	__u64 unsized;	/* of those: with descriptors that could not be read */
 };
-MAP(transfers, HASH, struct transfer_key, struct transfers, 4096);
+SHARED(transfers, struct transfer_key, struct transfers, 4096); /* a process may name any number of peers */
 
 struct duration_key {
 	__u32 tgid;
@@ -116,7 +117,7 @@ static __noinline int end_transfer(const struct object *request, enum end end, _
 		return 0;
 	what = row->what;
 	bytes = row->bytes;
-	if (bpf_map_delete_elem(&active, request)) /* another thread was first */
+	if (!remove_shared(active, request->tgid, request)) /* another thread was first */
 		return 0;
 	counts = bpf_map_lookup_elem(&transfers, &what);
 	if (!counts)
@@ -147,10 +148,10 @@ static __noinline int begin_transfer(const struct object *request, const struct 
 	if (!request || !row)
 		return 0;
 	end_transfer(request, UNSEEN, 0);
-	counts = lookup_or_init(transfers, &row->what, &none);
+	counts = shared_row(transfers, request->tgid, &row->what, &none);
 	if (!counts)
 		return 0;
-	if (put_object(active, request, row))
+	if (!put_shared(active, request->tgid, request, row))
 		add(&counts->begun, 1);
 	return 0;
 }

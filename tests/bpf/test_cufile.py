@@ -335,6 +335,40 @@ def test_a_full_table(memory_file: Path) -> None:
         assert 67 - kept == observed.value("accel_exporter_map_full_total", map="cufile_handles")
 
 
+class Shared(Cufile):
+    """With few rows to share."""
+
+    def entries(self) -> dict[str, int]:
+        return {"io": 16, "handles": 64}
+
+    def constants(self) -> dict[str, int]:
+        return {"io_most": 16, "handles_most": 64}
+
+
+@standin
+def test_a_process_with_any_number_of_file_systems_and_handles(tmp_path: Path, memory_file: Path) -> None:
+    """One that fills the tables takes half of each, again after its end; another's requests count by file system."""
+    build_standins()
+    with running(Shared, FLAGS, grace=1.0) as observed, started(observed, Storage()) as job:
+        key = ("read", "cuFileRead", type_of(tmp_path))
+        job.run(f"handle = register({str(tmp_path / 'job')!r}); read(handle, 10)")
+        for round_ in range(1, 3):
+            with started(observed, Storage()) as hostile:
+                hostile.run(
+                    f"all = [register({str(memory_file)!r}) for _ in range(100)]\n"
+                    f"for it in (all[0], register({str(tmp_path / 'hostile')!r}), c_void_p(8)):\n"
+                    "    read(it, 1); write(it, 1)\n"
+                    "    for function in (lib.cuFileReadAsync, lib.cuFileWriteAsync): later(function, it, 1)\n"
+                    "    submit((1, it, 0), (1, it, 1))"
+                )
+                for table, rows in (("io", 8), ("handles", 32)):
+                    assert rows == len([*observed.collector.object.maps[table].items()])
+                job.run(f"handle = register({str(tmp_path / 'job')!r}); read(handle, 10)")
+                assert {key: 10 + 10 * round_} == requests(observed, BYTES, job.pid)
+            until(lambda pid=hostile.pid: not observed.kernel("shares", pid), "its end")  # type: ignore[misc]
+            job.run("lib.cuFileHandleDeregister(handle)")
+
+
 @standin
 def test_a_job_from_before(memory_file: Path) -> None:
     """Of a job that was there first, requests count from now on; a handle that it has already is of an unknown file."""

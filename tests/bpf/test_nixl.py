@@ -263,6 +263,35 @@ def test_without_return_probes(monkeypatch: pytest.MonkeyPatch) -> None:
             assert {} == observed.values(metric, job.pid)
 
 
+@standin
+def test_a_process_with_any_number_of_peers(observed: Observed, job: Agent) -> None:
+    """One that names 5,000 peers takes half of the table, once more after its end; another's transfers count."""
+    for round_ in range(1, 3):
+        with started(observed, Agent()) as hostile:
+            hostile.run("for n in range(5000): post(returns(request(peer=f'x{n}'), 0, 0))")
+            assert 2048 == len([*observed.collector.object.maps["transfers"].items()])
+            job.run("for _ in range(23): whole(request())")
+            key = ("read", "UCX", "decode-0")
+            assert {(*key, "success"): 23 * round_} == ends(observed, job.pid)
+            assert {key: 23000 * round_} == sums(observed, BYTES, job.pid)
+        until(lambda pid=hostile.pid: not observed.kernel("shares", pid), "its end")  # type: ignore[misc]
+
+
+@standin
+def test_a_process_with_any_number_of_transfers_in_flight(observed: Observed, job: Agent) -> None:
+    """One that posts 20,000 requests takes half of the table, and what it ends makes room; another's are in flight."""
+    key = ("read", "UCX", "decode-0")
+    with started(observed, Agent()) as hostile:
+        hostile.run("all = [request(peer='x') for _ in range(20000)]\nfor it in all: post(it)")
+        assert {("read", "UCX", "x"): 8192} == sums(observed, IN_FLIGHT, hostile.pid)
+        job.run("for _ in range(23): post(request())")
+        assert {key: 23} == sums(observed, IN_FLIGHT, job.pid)
+        hostile.run("for it in all[:1000]: release(it)\nfor it in all[:1000]: post(it)")
+        assert {("read", "UCX", "x"): 8192 - 23} == sums(observed, IN_FLIGHT, hostile.pid)
+    until(lambda: not observed.kernel("shares", hostile.pid), "its end")
+    assert [] == observed.kernel("active", hostile.pid)
+
+
 @real
 @pytest.mark.parametrize("wheel", [wheels.NIXL_10, wheels.NIXL_15], ids=["1.0", "1.5"])
 def test_the_real_libraries(observed: Observed, wheel: str) -> None:
