@@ -157,7 +157,7 @@ static __always_inline void count_completion(const struct seen *seen, __u32 code
 {
 	static const __u64 none;
 	struct status_key status = {.tgid = seen->from.tgid, .context = seen->from.context, .status = code};
-	__u64 *count = lookup_or_init(completions, &status, &none);
+	__u64 *count = shared_row(completions, status.tgid, &status, &none);
 
 	if (count)
 		add(count, 1);

@@ -24,7 +24,7 @@ static __always_inline void count_state(struct qp_control *qp)
 	__u64 *changes;
 
 	__builtin_memcpy(&key.device, &qp->device, sizeof(key.device));
-	changes = lookup_or_init(qp_states, &key, &none);
+	changes = shared_row(qp_states, key.tgid, &key, &none);
 	if (changes)
 		add(changes, 1);
 }
@@ -98,9 +98,9 @@ static __always_inline void destroyed_qp(const struct control_flight *call)
 	end_qp(&call->life, newer ? NULL : qp);
 	if (newer)
 		return;
-	bpf_map_delete_elem(&extended_posts, &key);
+	remove_shared(extended_posts, key.tgid, &key);
 	if (qp)
-		bpf_map_delete_elem(&qp_controls, &key);
+		remove_shared(qp_controls, key.tgid, &key);
 }
 
 static __always_inline struct region_total *region_total(const struct verbs_device *device,
@@ -110,13 +110,24 @@ static __always_inline struct region_total *region_total(const struct verbs_devi
 	struct region_key key = {.tgid = bpf_get_current_pid_tgid() >> 32, .memory = memory};
 
 	__builtin_memcpy(&key.device, device, sizeof(key.device));
-	return lookup_or_init(region_totals, &key, &none);
+	return shared_row(region_totals, key.tgid, &key, &none);
 }
 
 /* A region of the whole address space has no bytes: what of it is in memory only the kernel knows. */
 static __always_inline __u64 registered_bytes(const struct user_mr *mr)
 {
 	return mr->length <= MOST_REGION ? mr->length : 0;
+}
+
+/* From now on the registered bytes of this process are not known. */
+static __always_inline void miss_memory(void)
+{
+	static const __u64 none;
+	__u32 tgid = bpf_get_current_pid_tgid() >> 32;
+	__u64 *missed = lookup_or_init(memory_missed, &tgid, &none);
+
+	if (missed)
+		add(missed, 1);
 }
 
 static __always_inline void registered(struct control_flight *call, __u64 address)
@@ -136,16 +147,18 @@ static __always_inline void registered(struct control_flight *call, __u64 addres
 	region.bytes = registered_bytes(&mr);
 	read_verbs_device(&call->device, mr.context);
 	total = region_total(&call->device, region.memory);
-	if (!total)
+	if (!total) {
+		miss_memory();
 		return;
+	}
 	add(&total->registrations, 1);
 	add(&total->added, region.bytes);
-	if (missed) /* its end was not seen, or it would not be here */
+	if (missed) { /* its end was not seen, or it would not be here */
 		add(&total->removed, missed->bytes);
-	if (bpf_map_update_elem(&regions, &key, &region, BPF_ANY)) {
-		add(&regions_lost, 1);
-		add(&total->untracked, region.bytes);
+		remove_shared(regions, key.tgid, &key);
 	}
+	if (put_shared(regions, key.tgid, &key, &region))
+		add(&total->untracked, region.bytes);
 }
 
 /* The library keeps the length that it now has, also where it reports that only a part was done. */
@@ -161,8 +174,11 @@ static __always_inline void reregistered(struct control_flight *call, bool succe
 		return;
 	read_verbs_device(&call->device, mr.context);
 	total = region_total(&call->device, region ? region->memory : region_host);
-	if (!total)
+	if (!total) {
+		if (region)
+			miss_memory();
 		return;
+	}
 	if (success)
 		add(&total->reregistrations, 1);
 	bytes = registered_bytes(&mr);
@@ -186,33 +202,41 @@ static __always_inline void take_region(struct control_flight *call)
 		return;
 	call->taken = *region;
 	call->took = 1;
-	bpf_map_delete_elem(&regions, &key);
+	remove_shared(regions, key.tgid, &key);
 }
 
 static __always_inline void deregistered(const struct control_flight *call, bool success)
 {
 	struct control_key key = control_key(call->arguments[0]);
 	struct region_total *total;
-	int error = 0;
+	long error = 0;
 
 	if (!success) {
 		if (!call->took)
 			return;
-		error = bpf_map_update_elem(&regions, &key, &call->taken, BPF_NOEXIST);
+		error = put_shared(regions, key.tgid, &key, &call->taken);
 		if (!error)
 			return;
-		if (error != -EEXIST) /* else another was registered there: this one has ended */
-			add(&regions_lost, 1);
 	}
 	total = region_total(&call->device, call->taken.memory);
 	if (!total)
 		return;
-	if (error) {
+	if (error) { /* another was registered there: this one has ended; or there is no room */
 		add(error == -EEXIST ? &total->removed : &total->untracked, call->taken.bytes);
 		return;
 	}
 	add(call->took ? &total->deregistrations : &total->unmatched, 1);
 	add(&total->removed, call->taken.bytes);
+}
+
+/* The return of this call will not be seen. */
+static __always_inline void miss(const struct control_flight *call)
+{
+	if (call->call < control_register || (call->call == control_deregister && !call->took))
+		return;
+	if (call->took)
+		deregistered(call, false);
+	miss_memory();
 }
 
 SEC("uprobe")
@@ -225,8 +249,6 @@ int control_enter(struct pt_regs *ctx)
 	if (before &&
 	    made_by(before->sp, before->call == call.call, call.sp)) /* as ibv_reg_mr does ibv_reg_mr_iova2 */
 		return 0;
-	if (is_beside(call.sp))
-		return 0;
 	call.arguments[0] = PT_REGS_PARM1(ctx);
 	call.arguments[1] = PT_REGS_PARM2(ctx);
 	call.arguments[2] = PT_REGS_PARM3(ctx);
@@ -234,8 +256,8 @@ int control_enter(struct pt_regs *ctx)
 		call.life = qp_life(call.arguments[0], qp_control(call.arguments[0]));
 	if (call.call == control_deregister)
 		take_region(&call);
-	if (!put_flight(control_flights, &thread, &call) && call.took)
-		deregistered(&call, false);
+	if (is_beside(call.sp) || !put_flight(control_flights, &thread, &call))
+		miss(&call);
 	return 0;
 }
 

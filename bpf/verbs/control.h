@@ -26,7 +26,7 @@ struct state_key {
 	__u32 state;
 	struct verbs_device device;
 };
-MAP(qp_states, HASH, struct state_key, __u64, 8192); /* changes to it by ibv_modify_qp */
+SHARED(qp_states, struct state_key, __u64, 8192); /* changes to it by ibv_modify_qp */
 
 enum region_memory { region_host, region_dmabuf } __attribute__((packed));
 
@@ -35,7 +35,7 @@ struct region {
 	enum region_memory memory;
 	__u8 zero[7];
 };
-MAP(regions, HASH, struct control_key, struct region, 65536);
+SHARED(regions, struct control_key, struct region, 65536);
 
 struct region_key {
 	__u32 tgid;
@@ -43,17 +43,19 @@ struct region_key {
 	__u8 zero[3];
 	struct verbs_device device;
 };
-/* Registered bytes are added - removed - untracked. */
+/* Registered bytes are added - removed, and not known with any untracked. */
 struct region_total {
 	__u64 added;
 	__u64 removed;
-	__u64 untracked; /* registered while `regions` was full */
+	__u64 untracked; /* registered while `regions` had no room */
 	__u64 registrations;
 	__u64 reregistrations;
 	__u64 deregistrations;
 	__u64 unmatched; /* deregistrations of what was not seen registered: the memory is not known */
 };
-MAP(region_totals, HASH, struct region_key, struct region_total, 4096);
+SHARED(region_totals, struct region_key, struct region_total, 4096);
+/* By process: calls that may have changed its registered bytes, and were not seen to return or found no room for totals. */
+MAP(memory_missed, HASH, __u32, __u64, 4096);
 
 struct control_flight {
 	struct verbs_device device; /* of a region that the call ends: freed when the call returns */
@@ -65,7 +67,6 @@ struct control_flight {
 	__u8 took; /* `taken` was in `regions` */
 	__u8 zero[6];
 };
-ENDED()
 FLIGHTS(control_flights, struct control_flight, 4096)
 
 /* The first fields of the structures that the library's caller sees. */
@@ -156,8 +157,8 @@ static __always_inline struct qp_control *find_or_add_qp(__u64 address, bool cre
 	if (!address || bpf_probe_read_user(&qp, sizeof(qp), (void *)address))
 		return NULL;
 	if (known)
-		bpf_map_delete_elem(&qp_controls, &key);
-	known = lookup_or_init(qp_controls, &key, &none);
+		remove_shared(qp_controls, key.tgid, &key);
+	known = shared_row(qp_controls, key.tgid, &key, &none);
 	if (!known)
 		return NULL;
 	read_verbs_device(&known->device, qp.context);

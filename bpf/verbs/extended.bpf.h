@@ -19,7 +19,7 @@ int extended_start(struct pt_regs *ctx)
 	count_hit(hit_extended + call_start);
 	if (!is_call(ctx, QP_EX_CALLS))
 		return 0;
-	post = lookup_or_init(extended_posts, &key, &none);
+	post = shared_row(extended_posts, key.tgid, &key, &none);
 	if (!post)
 		return 0;
 	if (settles(post))
@@ -117,7 +117,7 @@ int extended_complete(struct pt_regs *ctx)
 	finish_request(post, queue);
 	count_process(post->walk.life.qp.tgid, hit_extended + call_complete, 1, post->requests);
 	call.life = post->walk.life;
-	row = lookup_or_init(calls, &call.life, &none);
+	row = shared_row(calls, call.life.qp.tgid, &call.life, &none);
 	if (row) {
 		add(&row->count, 1);
 		if (post->walk.opcodes & ~row->opcodes)

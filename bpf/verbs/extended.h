@@ -72,7 +72,7 @@ static __always_inline void count_built(const struct extended_post *post, __u64 
 		if (!(post->walk.opcodes >> opcode & 1))
 			continue;
 		key.opcode = opcode;
-		counts = lookup_or_init(posted, &key, &none);
+		counts = shared_row(posted, key.life.qp.tgid, &key, &none);
 		if (!counts)
 			continue;
 		add(&counts->requests, built->requests * one);

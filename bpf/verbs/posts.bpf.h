@@ -148,7 +148,7 @@ static __always_inline void post(struct pt_regs *ctx, bool receiving, __u32 libr
 		queue->synced = 0;
 		queue->messages = UNCOUNTED;
 	}
-	row = receiving ? NULL : lookup_or_init(calls, &call.life, &none);
+	row = receiving ? NULL : shared_row(calls, call.life.qp.tgid, &call.life, &none);
 	if (row) {
 		add(&row->count, 1);
 		if (walk.opcodes & ~row->opcodes)

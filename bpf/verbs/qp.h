@@ -3,6 +3,24 @@
 #pragma once
 #include "probe.h"
 
+/* Those of which each process has a share: it may make up any number of queue pairs, devices and regions, with a library
+ * of its own and no adapter. `queues` and `receives` have none, since only latencies are lost where they are full. */
+enum table {
+	table_qp_controls,
+	table_qp_states,
+	table_regions,
+	table_region_totals,
+	table_calls,
+	table_posted,
+	table_extended_posts,
+	table_contexts,
+	table_completions,
+	table_times,
+	TABLES
+};
+ENDED()
+#include "shares.h"
+
 struct verbs_device {
 	char name[64]; /* as in /sys/class/infiniband */
 };
@@ -42,7 +60,7 @@ struct qp_control {
 	__u32 most_sends; /* that can be outstanding; 0 if that was not seen */
 	__u32 most_receives;
 };
-MAP(qp_controls, HASH, struct control_key, struct qp_control, 32768);
+SHARED(qp_controls, struct control_key, struct qp_control, 32768);
 
 struct qp_key {
 	__u32 tgid;
@@ -92,7 +110,7 @@ struct calls {
 	__u64 count;
 	__u64 opcodes; /* a bit for each that was posted */
 };
-MAP(calls, HASH, struct qp_life, struct calls, 8192);
+SHARED(calls, struct qp_life, struct calls, 8192);
 
 #define OTHER_OPCODE 16 /* in place of what enum ibv_wr_opcode does not have */
 struct posted_key {
@@ -106,7 +124,7 @@ struct posted {
 	__u64 packets; /* of those with a known MTU */
 	__u64 unsized; /* requests without a known MTU */
 };
-MAP(posted, HASH, struct posted_key, struct posted, 8192);
+SHARED(posted, struct posted_key, struct posted, 8192);
 
 /* What one call posts. */
 struct walk {
@@ -140,7 +158,7 @@ struct extended_post {
 	__u32 zeros;
 	struct posted counts[OTHER_OPCODE + 1];
 };
-MAP(extended_posts, HASH, struct control_key, struct extended_post, 4096);
+SHARED(extended_posts, struct control_key, struct extended_post, 4096);
 
 /* What a QP that was destroyed had posted: a record for its calls, and one for each opcode. Rows that find no room here
  * stay where they are until their process ends. */
@@ -181,7 +199,7 @@ static __always_inline void send_posted(const struct qp_life *life, const struct
 		return;
 	end->posted = *posted_;
 	end->opcode = opcode;
-	bpf_map_delete_elem(&posted, &key);
+	remove_shared(posted, life->qp.tgid, &key);
 	bpf_ringbuf_submit(end, 0);
 }
 
@@ -212,6 +230,6 @@ static __always_inline void end_qp(const struct qp_life *life, const struct qp_c
 	if (!end)
 		return;
 	end->calls = row->count;
-	bpf_map_delete_elem(&calls, life);
+	remove_shared(calls, life->qp.tgid, life);
 	bpf_ringbuf_submit(end, 0);
 }

@@ -15,15 +15,14 @@ static __always_inline void add_context(__u32 tgid, __u64 context)
 	if (bpf_map_lookup_elem(&contexts, &key))
 		return;
 	read_verbs_device(&device, context);
-	if (bpf_map_update_elem(&contexts, &key, &device, BPF_ANY))
-		add(&contexts_lost, 1);
+	put_shared(contexts, tgid, &key, &device);
 }
 
 static __always_inline void count_time(__u32 tgid, __u64 context, enum timed what, __u32 opcode, __u64 ns)
 {
 	static const struct time none;
 	struct time_key key = {.tgid = tgid, .context = context, .what = what, .opcode = opcode};
-	struct time *time = lookup_or_init(times, &key, &none);
+	struct time *time = shared_row(times, tgid, &key, &none);
 	__u32 slot = duration_slot(ns, TIME_FIRST, TIME_SLOTS);
 
 	if (!time || slot >= TIME_SLOTS)
@@ -211,7 +210,7 @@ __noinline int count_part(struct post_flight *call, struct part *part)
 		return 0;
 	key.life = call->life;
 	key.opcode = part->opcode;
-	counts = lookup_or_init(posted, &key, &none);
+	counts = shared_row(posted, key.life.qp.tgid, &key, &none);
 	if (!counts)
 		return 0;
 	add(&counts->requests, part->requests);

@@ -75,5 +75,6 @@ int forget(void *ctx __attribute__((unused)))
 	drop_flights(post_flights);
 	drop_flights(poll_flights);
 	drop_flights(control_flights);
+	drop_ended(shares);
 	return 0;
 }

@@ -47,14 +47,14 @@ struct context_key {
 	__u32 zero;
 	__u64 context;
 };
-MAP(contexts, HASH, struct context_key, struct verbs_device, 4096);
+SHARED(contexts, struct context_key, struct verbs_device, 4096);
 
 struct status_key {
 	__u32 tgid;
 	__u32 status;
 	__u64 context;
 };
-MAP(completions, HASH, struct status_key, __u64, 8192);
+SHARED(completions, struct status_key, __u64, 8192);
 
 enum timed { timed_post_send, timed_poll_cq, timed_request, timed_ack } __attribute__((packed));
 struct time_key {
@@ -71,7 +71,7 @@ struct time {
 	__u64 sum_ns;
 	__u64 slots[TIME_SLOTS];
 };
-MAP(times, HASH, struct time_key, struct time, 8192);
+SHARED(times, struct time_key, struct time, 8192);
 
 RETURNING()
 

@@ -78,8 +78,8 @@ FLAGS = (
     ),
     limit_flag(10_000),
 )
-_LEAST_ROWS = 8192
-"""Rows by queue pair and opcode: requests that are not followed are counted all the same."""
+_LEAST_ROWS = 16384
+"""Rows by queue pair and opcode, of which one process has half: requests that are not followed are counted too."""
 _MISSED = ("requests_unread", "bytes_unread", "failures_unread", "posted_lost", "contexts_lost", "post_flights_lost")
 """Globals of the object that count posts with bytes that are not known."""
 
@@ -237,9 +237,12 @@ class Verbs(ProbeCollector[Activity]):
 
     def entries(self) -> dict[str, int]:
         queue_pairs = self.node.settings["queue-pairs"]
-        rows = max(_LEAST_ROWS, 4 * queue_pairs)
-        followed = {"queues": queue_pairs, "receives": queue_pairs, "extended_posts": rows // 2}
-        return followed | {"calls": rows, "posted": rows}
+        return {"queues": queue_pairs, "receives": queue_pairs, **self._shared()}
+
+    def _shared(self) -> dict[str, int]:
+        """Return the sizes of tables of which each process has a share."""
+        rows = max(_LEAST_ROWS, 8 * self.node.settings["queue-pairs"])
+        return {"extended_posts": rows // 4, "calls": rows, "posted": rows}
 
     def constants(self) -> dict[str, int]:
         settings, costs = self.node.settings, self.node.trial.costs
@@ -250,6 +253,7 @@ class Verbs(ProbeCollector[Activity]):
             "verbs_spans_per_second": settings["spans-per-second"],
             "poll_span_ns": round(length * 1e9),
             "polls_allowed": polls_allowed(length, interval, hit),
+            **{f"{name}_most": rows for name, rows in self._shared().items()},
         }
 
     def _may_poll(self, library: Library) -> bool:

@@ -60,9 +60,9 @@ class Regions(NamedTuple):
     unmatched: int = 0
 
     @property
-    def bytes(self) -> int:
-        """Bytes that are registered now."""
-        return max(0, self.added - self.removed - self.untracked)
+    def bytes(self) -> int | None:
+        """Bytes that are registered now; None where regions had no room: their deregistration is not recognised."""
+        return None if self.untracked else max(0, self.added - self.removed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +127,12 @@ class Control:
     """Changes of state, by device and new state."""
     regions: dict[tuple[str, str], Regions] = field(default_factory=dict)
     """Memory regions by device and memory: host or dmabuf."""
+    memory_missed: int = 0
+    """Calls on memory of which the effect is not known, nor therefore the bytes that are registered on any device."""
 
     def ended(self) -> None:
         """Drop what the process had, and keep what it did."""
-        self.qps = {}
+        self.qps, self.memory_missed = {}, 0
         self.regions = {key: total._replace(removed=total.added, untracked=0) for key, total in self.regions.items()}
 
     def absorb(self, late: Control) -> None:
@@ -139,6 +141,7 @@ class Control:
         Changed fields are replaced, not modified: another thread may be reading them.
         """
         self.states = self.states + late.states
+        self.memory_missed += late.memory_missed
         summed = {
             key: Regions(*(a + b for a, b in zip(self.regions.get(key, Regions()), more, strict=True)))
             for key, more in late.regions.items()
@@ -146,8 +149,8 @@ class Control:
         self.regions = self.regions | summed
 
 
-MAPS = ("qp_controls", "qp_states", "regions", "region_totals")
-"""The maps of the control path. Each has `tgid` in its key, and counts keys that it had no room for."""
+MAPS = ("qp_controls", "qp_states", "regions", "region_totals", "memory_missed")
+"""The maps of the control path. Each has `tgid` in its key or as its key, and counts keys that it had no room for."""
 READ = tuple(ControlRows.__annotations__)
 """The maps of MAPS that are read."""
 
@@ -162,6 +165,8 @@ def by_process(rows: ControlRows) -> dict[int, Control]:
     for kind, total in rows["region_totals"]:
         regions = Regions(*(getattr(total, name) for name in Regions._fields))
         seen[kind.tgid].regions[device_name(kind.device.name), ("host", "dmabuf")[kind.memory]] = regions
+    for pid, missed in rows["memory_missed"]:
+        seen[pid].memory_missed += missed
     return dict(seen)
 
 

@@ -48,8 +48,8 @@ GID = Metric(
 REGISTERED = Metric(
     "rdma.memory_region.registered",
     "Memory registered for RDMA and not deregistered, by the lengths of the calls. memory=dmabuf is device memory. "
-    "Pages registered twice count twice. Without regions of the whole address space (implicit on-demand paging), "
-    "memory registered before the process was observed, or while the table of regions had no room.",
+    "Pages registered twice count twice. Without regions of the whole address space (implicit on-demand paging) and "
+    "memory registered before the process was observed. Absent once a call of the process found no room in a table.",
     Kind.GAUGE,
     "By",
     labels=("device", "memory"),
@@ -96,7 +96,8 @@ def samples(processes: Iterable[tuple[Owned, Control]], peers: Peers) -> Iterato
             yield Sample(STATE_CHANGES, {**process.labels, **own}, changes, process.since)
         for (device, memory), regions in control.regions.items():
             labels = {**process.labels, "device": device}
-            yield REGISTERED.sample(regions.bytes, {**labels, "memory": memory})
+            if not control.memory_missed and (registered := regions.bytes) is not None:
+                yield REGISTERED.sample(registered, {**labels, "memory": memory})
             yield from _operations(regions, labels, memory, process.since)
         if not process.ended:
             yield from _queue_pairs(process, control, peers, owners)

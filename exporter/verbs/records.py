@@ -230,6 +230,7 @@ class ControlRows(TypedDict):
     qp_controls: Iterable[tuple[ControlKey, QpControl]]
     qp_states: Iterable[tuple[StateKey, int]]
     region_totals: Iterable[tuple[RegionKey, RegionTotal]]
+    memory_missed: Iterable[tuple[int, int]]
 
 
 class CountedRows(ControlRows):

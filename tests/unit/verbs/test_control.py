@@ -7,11 +7,12 @@ import errno
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from exporter.ledger import Process
-from exporter.model import Sample
+from exporter.model import Metric, Sample
 from exporter.verbs.control import READ, Control, Qp, Regions, by_process, device_name
 from exporter.verbs.control_samples import OPERATIONS, QP, QUEUE_PAIRS, REGISTERED, STATE_CHANGES, STATES, gids, samples
 from exporter.verbs.netlink import KernelQp
@@ -141,16 +142,33 @@ def test_the_kernel_adds_the_peer_of_one_half_known(sysfs: Path) -> None:
 
 
 def test_states_and_regions(sysfs: Path) -> None:
-    """Changes count by new state; registered bytes leave out what could not be followed; unmatched ones are apart."""
-    regions = {("rxe0", "dmabuf"): Regions(1000, 300, 200, 9, 2, 4, 1)}
+    """Changes count by new state; registered bytes are those not deregistered; unmatched ones are apart."""
+    regions = {("rxe0", "dmabuf"): Regions(1000, 300, 0, 9, 2, 4, 1)}
     control = Control(states=Counter({("rxe0", 6): 2}), regions=regions)
     found = list(samples([process(7, control)], peers(sysfs)))
     assert [({"pid": "7", "device": "rxe0", "state": "ERR"}, 2, 1000.0)] == [
         (it.labels, it.value, it.start) for it in found if it.metric is STATE_CHANGES
     ]
-    assert [500] == [it.value for it in found if it.metric is REGISTERED]
+    assert [700] == [it.value for it in found if it.metric is REGISTERED]
     operations = {(it.labels["operation"], it.labels["memory"]): it.value for it in found if it.metric is OPERATIONS}
     assert {("reg", "dmabuf"): 9, ("rereg", "dmabuf"): 2, ("dereg", "dmabuf"): 4, ("dereg", "unknown"): 1} == operations
+
+
+def test_registered_bytes_that_are_not_known(sysfs: Path) -> None:
+    """Bytes are absent: of one device where a region had no room, of all where a call's effect is not known."""
+    regions = {("rxe0", "host"): Regions(5000, 0, 4000, 5), ("mlx5_0", "host"): Regions(300, 0, 0, 3)}
+
+    def found(control: Control, metric: Metric) -> dict[str, object]:
+        of_one = samples([process(7, control)], peers(sysfs))
+        return {it.labels["device"]: it.value for it in of_one if it.metric is metric and it.value}
+
+    control = Control(regions=regions)
+    assert {"mlx5_0": 300} == found(control, REGISTERED)
+    control.memory_missed = 1
+    assert {} == found(control, REGISTERED)
+    assert {"rxe0": 5, "mlx5_0": 3} == found(control, OPERATIONS)
+    control.ended()
+    assert [0, 0] == [it.value for it in samples([process(7, control, True)], peers(sysfs)) if it.metric is REGISTERED]
 
 
 def test_the_end_of_a_process(sysfs: Path) -> None:
@@ -190,14 +208,15 @@ def test_read_sorts_by_process() -> None:
     """Counts of each process, device, state and kind of memory are kept apart."""
     device = row(name=b"mlx5_0\0")
     totals = Regions(100, 10, 0, 3, 1, 2, 0)
-    maps: dict[str, dict[Key, object]] = {
+    maps: dict[str, dict[Any, object]] = {
         "qp_controls": {},
         "qp_states": {Key(tgid=7, state=3, device=device): 5, Key(tgid=8, state=3, device=device): 6},
         "region_totals": {Key(tgid=7, memory=1, device=device): row(**totals._asdict())},
+        "memory_missed": {8: 2},
     }
     assert {
         7: Control(states=Counter({("mlx5_0", 3): 5}), regions={("mlx5_0", "dmabuf"): totals}),
-        8: Control(states=Counter({("mlx5_0", 3): 6})),
+        8: Control(states=Counter({("mlx5_0", 3): 6}), memory_missed=2),
     } == by_process({name: maps[name].items() for name in READ})
 
 
