@@ -89,6 +89,32 @@ static __always_inline __u32 tid_before_exec(const struct bpf_raw_tracepoint_arg
 		return since ? *since : 0;                                                                   \
 	}
 
+/* The processes in which a library passes calls on to another one, where the calls count: entered by the exporter while
+ * other processes use the library alone (exporter/bpf/passing.py). The upper half of a key is the library's number. */
+#define PASSING()                                                                                            \
+	struct {                                                                                             \
+		__uint(type, BPF_MAP_TYPE_HASH);                                                             \
+		__uint(max_entries, 4096);                                                                   \
+		__type(key, __u64);                                                                          \
+		__type(value, __u8);                                                                         \
+	} passing SEC(".maps");                                                                              \
+	struct {                                                                                             \
+		__uint(type, BPF_MAP_TYPE_ARRAY);                                                            \
+		__uint(max_entries, MOST_LIBRARIES);                                                         \
+		__type(key, __u32);                                                                          \
+		__type(value, __u32);                                                                        \
+	} passing_processes SEC(".maps"); /* by library: while there are none, nobody is looked up */        \
+	static __always_inline bool passes_on(__u8 library)                                                  \
+	{                                                                                                    \
+		__u32 number = library, *processes = bpf_map_lookup_elem(&passing_processes, &number);       \
+		__u64 key = (__u64)library << 32;                                                            \
+                                                                                                             \
+		if (!processes || !*processes)                                                               \
+			return false;                                                                        \
+		key |= bpf_get_current_pid_tgid() >> 32;                                                     \
+		return bpf_map_lookup_elem(&passing, &key);                                                  \
+	}
+
 /* DROP() defines what drop_ended() does: it removes a map's rows of processes that have ended. K has a `tgid`. */
 #define DROP(map, K)                                                                                         \
 	static long drop_##map(void *unused, const K *at, const void *value, void *context)                  \

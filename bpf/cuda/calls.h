@@ -47,8 +47,8 @@ static __always_inline void miss(const struct thread *thread, const struct fligh
 	lose_sight(process);
 }
 
-/* A call that will return: true if it is to be remembered, false if its return is not seen, or a hooked function of its
- * layer made it.
+/* A call that will return: true if it is to be remembered, false if its return is not seen, a hooked function of its
+ * layer made it, or it counts where it is passed on to.
  * One that never returned (longjmp, a cancelled thread) is recognised by a stack that is shorter now, or that has
  * something else where its return was; should two probes be on one function, the second finds what the first took. */
 static __always_inline bool begin(struct pt_regs *ctx, struct thread *thread, struct flight *call)
@@ -56,6 +56,8 @@ static __always_inline bool begin(struct pt_regs *ctx, struct thread *thread, st
 	const struct flight *before;
 
 	call->cookie = cookie_of(ctx);
+	if (passes_on(call->cookie.library))
+		return false;
 	call->sp = PT_REGS_SP(ctx);
 	*thread = this_thread(call->cookie.layer);
 	count_call(thread_id(thread), call->cookie.api);

@@ -98,9 +98,12 @@ static __always_inline int count_launch(struct pt_regs *ctx, __u64 id)
 	static const struct launch none;
 	struct cookie cookie = cookie_of(ctx);
 	struct call_key key = {.tgid = id >> 32, .api = cookie.api, .device = device_of(id)};
-	struct launch *launch = row_of(launches, &key, &none);
 	__u64 tick = bpf_jiffies64();
+	struct launch *launch;
 
+	if (passes_on(cookie.library))
+		return 0;
+	launch = row_of(launches, &key, &none);
 	if (launch) {
 		add(&launch->calls, 1);
 		if (launch->last_tick != tick) {
@@ -135,7 +138,10 @@ int on_launch_of_one(struct pt_regs *ctx)
 SEC("uprobe")
 int on_call(struct pt_regs *ctx)
 {
-	count_call(bpf_get_current_pid_tgid(), cookie_of(ctx).api);
+	struct cookie cookie = cookie_of(ctx);
+
+	if (!passes_on(cookie.library))
+		count_call(bpf_get_current_pid_tgid(), cookie.api);
 	return 0;
 }
 
@@ -147,7 +153,8 @@ int on_context(struct pt_regs *ctx)
 	struct cookie cookie = cookie_of(ctx);
 	struct thread thread = this_thread(cookie.layer);
 
-	change_context(&thread, cookie.effect, PT_REGS_PARM1(ctx));
+	if (!passes_on(cookie.library))
+		change_context(&thread, cookie.effect, PT_REGS_PARM1(ctx));
 	return 0;
 }
 
@@ -213,7 +220,7 @@ AT_RETURN(on_failure)
 	struct outcome outcome = {};
 	__s32 code = PT_REGS_RC(ctx);
 
-	if (!code)
+	if (!code || passes_on(call.cookie.library))
 		return 0;
 	call.start_ns = bpf_ktime_get_ns();
 	count_error(&thread, call.cookie.api, code, call.start_ns);

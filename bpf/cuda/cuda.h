@@ -55,13 +55,14 @@ enum effect {
 } __attribute__((packed));
 
 RETURNING()
+PASSING()
 
 #define NO_ARGUMENT 255
 
 /* Travels as the uprobe's 64-bit cookie. */
 struct cookie {
 	__u8 api;     /* which function, counted from 1 */
-	__u8 library; /* its number in `returning` */
+	__u8 library; /* its number in `returning` and `passing` */
 	enum layer layer;
 	enum effect effect;
 	enum memory memory;
@@ -253,7 +254,6 @@ struct context_end {
 	__u32 zero;
 };
 EVENTS(context_ends, struct context_end, 4096);
-#define CONTEXT_ENDS_PER_SECOND 32
 
 /* While profiles are on, bpf/stacks/ puts the number of the stack here when a call begins, and an allocation is sent
  * with it: one that succeeded, and with `failed` one for which there was no memory. The programs are without that while

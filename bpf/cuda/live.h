@@ -158,6 +158,8 @@ static __noinline int sweep_live(__u32 tgid, __u64 context, __u64 before_ns)
 	return process && process->live ? bpf_for_each_map_elem(&live, drop, &sweep, 0) : 0;
 }
 
+#define CONTEXT_ENDS_PER_SECOND 32
+
 /* A context has ended. Walking the whole table would keep the thread that ended it for milliseconds, so the exporter
  * does it (`sweep`), but where these are more than it should be troubled with. */
 static __always_inline void end_context(__u32 tgid, __u64 context, __u64 now)

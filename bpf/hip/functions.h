@@ -9,6 +9,8 @@ static void replace_program(__u32 tgid);
 #define REPLACED(tgid) replace_program(tgid)
 #include "../call.bpf.h"
 
+PASSING()
+
 enum memory {
 	memory_none,
 	memory_device,

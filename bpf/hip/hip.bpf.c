@@ -177,6 +177,8 @@ int on_enter(struct pt_regs *ctx)
 	struct api_key key = {};
 	__u64 *count;
 
+	if (passes_on(cookie_of(ctx).library))
+		return 0;
 	if (before)
 		left = (struct call){.thread = thread, .cookie = before->cookie};
 	if (!enter(ctx, &call))
@@ -236,11 +238,15 @@ SEC("uprobe")
 int on_launch(struct pt_regs *ctx)
 {
 	static const struct launch none;
-	struct api_key key = {.tgid = this_thread().tgid, .api = cookie_of(ctx).api};
-	struct launch *launch = lookup_or_init(launches, &key, &none);
+	struct cookie cookie = cookie_of(ctx);
+	struct api_key key = {.tgid = this_thread().tgid, .api = cookie.api};
 	__u32 api = key.api;
 	__u64 tick = bpf_jiffies64(), *seen = bpf_map_lookup_elem(&hits, &api);
+	struct launch *launch;
 
+	if (passes_on(cookie.library))
+		return 0;
+	launch = lookup_or_init(launches, &key, &none);
 	if (seen)
 		add(seen, 1);
 	if (!launch)

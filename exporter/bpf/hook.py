@@ -27,6 +27,8 @@ class Hook:
     """An entry probe that only serves a return probe: attached while return probes may be."""
     numbered: bool = False
     """The cookie's second byte is the library's number, the key into the map `returning`."""
+    gated: bool = False
+    """The same, for the map `passing` only: which processes do not count in this library."""
     placed: bool = False
     """The cookie's upper 32 bits are the offset in bytes of the probe in the function."""
 
@@ -45,5 +47,5 @@ class Hook:
     def point(self, function: Function, placement: Placement, library: int = 0) -> Point:
         """Return where the hook runs, for a function that is probed at this place in the library of this number."""
         behind = placement.offset - function.offset if self.placed else 0
-        number = library << _LIBRARY if self.numbered else 0
+        number = library << _LIBRARY if self.numbered or self.gated else 0
         return Point(placement.offset, self.cookie | behind << 32 | number)

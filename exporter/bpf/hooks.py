@@ -91,6 +91,11 @@ class Hooked:
                 self._turn(on=bool(self._sampled_links) or not self._has_sampled_returns)
 
     @property
+    def number(self) -> int | None:
+        """The number of the library in cookies; None where none was left."""
+        return self._switch.library if self._switch else None
+
+    @property
     def sampled(self) -> frozenset[str]:
         """The symbols with hooks that may be detached for a part of the time."""
         return frozenset(it for it in self.places.found if self._may_sample([h for h in self._hooks[it] if h.sampled]))

@@ -27,8 +27,8 @@ class Interposers:
         Each is known by the name that it has in the file (DT_SONAME), since a user may mount any file at any path; only
         a file without one by the name of the file.
 
-        A library that belongs to neither root nor the owner of the first one does not count: users cannot switch off
-        the probes of others' files.
+        A library that belongs to neither root nor the owner of the first one does not count. What a process maps holds
+        for processes of its user only (exporter.bpf.passing): users cannot switch off the probes of others.
         """
         if self._is_named(library) or not self._is_named(other) or other.owner not in (_ROOT, library.owner):
             return frozenset()

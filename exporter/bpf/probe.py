@@ -23,7 +23,7 @@ from exporter.bpf.hooks import Hooked, HookState
 from exporter.bpf.libbpf import Link, Program
 from exporter.bpf.library import Library
 from exporter.bpf.naming import names
-from exporter.bpf.passing import NOTHING, Passed, PassesOn, Passing
+from exporter.bpf.passing import Passing
 from exporter.bpf.placement import Placement
 from exporter.bpf.probe_metrics import ATTACHED, HITS, MISSING, OVERHEAD, RUN, UNCOVERED
 from exporter.bpf.probed_library import ProbedLibrary
@@ -64,9 +64,9 @@ class Probes:
     belongs to: a library misses symbols only of families it has some of. `hooks_of` gives a library hooks of its own
     for the same symbols, of the same kinds, where they depend on what is in it. `rehearsal` has what calls cost, and is
     started with the first library. `returning` is the object's map of that name, where it has hooks that are numbered.
-    `withdrawn` gets the processes of a library that loses its return probes, or all. `passes_on` finds symbols that are
-    not probed, since their calls arrive in another library of the process. `linked` is what the object has of processes
-    that stay probed while others are in windows, and `since` its map of when windows began.
+    `withdrawn` gets the processes of a library that loses its return probes, or all. `passing` finds symbols of which
+    calls do not count, since they arrive in another library of the process. `linked` is what the object has of
+    processes that stay probed while others are in windows, and `since` its map of when windows began.
     """
 
     def __init__(
@@ -87,14 +87,12 @@ class Probes:
         rehearsal: Rehearsal | None = None,
         returning: Numbers | None = None,
         withdrawn: Callable[[Collection[int]], None] | None = None,
-        passes_on: PassesOn | None = None,
+        passing: Passing | None = None,
         linked: LinkedProcesses | None = None,
         since: Numbers | None = None,
     ) -> None:
-        self._linked, self._since = linked, since
-        self._rehearsal = rehearsal
-        self._hooks_of, self._withdrawn = hooks_of, withdrawn
-        self._passing = Passing(passes_on) if passes_on else None
+        self._linked, self._since, self._rehearsal = linked, since, rehearsal
+        self._hooks_of, self._withdrawn, self._passing = hooks_of, withdrawn, passing
         self._switches = Switches(returning) if returning else None
         self.name, self.symbols = name, frozenset(table)
         self._object, self._table, self._hits = programs, table, hits
@@ -108,59 +106,53 @@ class Probes:
 
     def attach(self, library: Library) -> Link:
         """Attaches to all the library has of the table; what cannot be is in `states`. Close the result to detach."""
-        if self._passing:  # now: while it was probed, its calls would count twice
-            for it in self._beside(library.found_in):
-                self._passing.compare(library, it.hooked.library)
-        hooked = self._hook(library)
+        beside = self._beside(library.found_in)
+        left_out = self._passing.at_first(library, beside) if self._passing else frozenset[str]()
+        hooked = self._hook(library, left_out)
+        probed = ProbedLibrary(hooked, self._coverage.find_uncovered(library), left_out=left_out)
         with self._lock:
-            self._probed[id(library)] = ProbedLibrary(hooked, self._coverage.find_uncovered(library))
+            self._probed[id(library)] = probed
         self._remember_costs(hooked)
         if self._rehearsal and hooked.places.found:
             self._rehearsal.start()
         return Link(lambda: self._release(library))
 
-    def _hook(self, library: Library) -> Hooked:
-        passed = self._passed(library).symbols
+    def _hook(self, library: Library, left_out: Collection[str], passing: Collection[int] = ()) -> Hooked:
         table = self._hooks_of(library) if self._hooks_of else self._table
-        table = {symbol: hooks for symbol, hooks in table.items() if symbol not in passed}
+        table = {symbol: hooks for symbol, hooks in table.items() if symbol not in left_out}
         places = self._find(library, [*table])
         switch = self._switches.take() if self._switches else None
+        if self._passing and switch:  # before there are probes
+            self._passing.keep(switch.library, passing)
         gaps = Gaps(self._since, switch.library) if self._since and switch else None
         return Hooked(self._object.programs, library, table, places, switch, self._linked, gaps)
 
-    def _passed(self, library: Library) -> Passed:
-        return self._passing.of(library) if self._passing else NOTHING
-
     def process_started(self, pid: int, library: Library, from_first_call: bool) -> None:
-        probed = self._probed.get(id(library))
-        protection = self._protection(pid)
+        probed, protection = self._probed.get(id(library)), self._protection(pid)
+        whole = not (probed and probed.left_out)
         if probed and protection:
             probed.users[pid] = protection
-            self._compare(pid, probed)
+            if self._passing:
+                self._compare(pid, self._passing)
             self._review(probed)
         if self._listener:
-            seen = from_first_call and not self._passed(library).symbols
+            seen = from_first_call and whole and not (probed and probed.left_out)
             self._listener.process_started(pid, library, seen)
 
-    def _beside(self, pid: int, probed: ProbedLibrary | None = None) -> list[ProbedLibrary]:
-        return [it for it in self.present() if it is not probed and pid in it.users]
+    def _beside(self, pid: int) -> list[ProbedLibrary]:
+        return [it for it in self.present() if pid in it.users]
 
-    def _compare(self, pid: int, probed: ProbedLibrary) -> None:
-        """Takes the probes out of what passes calls on to another library of the process."""
-        if not self._passing:
-            return
-        library = probed.hooked.library
-        for it in self._beside(pid, probed):
-            if self._passing.compare(library, it.hooked.library):
-                self._hook_again(probed)
-            if self._passing.compare(it.hooked.library, library):
-                self._hook_again(it)
-
-    def _hook_again(self, probed: ProbedLibrary) -> None:
-        log.info("library forwards its calls, probes removed", extra={"library": probed.hooked.library.path})
-        probed.hooked.close()
-        probed.hooked = self._hook(probed.hooked.library)
-        self._review(probed)
+    def _compare(self, pid: int, passing: Passing) -> None:
+        """Take calls of the process out of what passes them on to another library of the process."""
+        for probed in self._beside(pid):
+            library, left_out = probed.hooked.library, passing.left_out(probed, pid, self.present())
+            if left_out != probed.left_out:
+                done = "removed" if left_out else "attached again for processes that use it alone"
+                log.info("library forwards its calls, probes %s", done, extra={"library": library.path})
+                self._unhook(probed.hooked)
+                probed.hooked, probed.left_out = self._hook(library, left_out, probed.passing), left_out
+                self._review(probed)
+            passing.keep(probed.hooked.number, probed.passing)
 
     def library_given_up(self, library: Library) -> None:
         probed = self._probed.get(id(library))
@@ -182,13 +174,16 @@ class Probes:
 
     def uncovered(self) -> dict[str, tuple[str, ...]]:
         """The names behind accel_exporter_probe_symbols_uncovered, by library."""
-        present = [it for it in self.present() if not self._passed(it.hooked.library).symbols]
-        return {probed.hooked.library.path: probed.uncovered for probed in present}
+        return {it.hooked.library.path: it.uncovered for it in self.present() if not it.passing}
 
     def passed(self) -> dict[str, str]:
-        """The libraries of which symbols are not probed because they pass calls on, with the one that these go to."""
-        found = {it.hooked.library.path: self._passed(it.hooked.library) for it in self.present()}
-        return {path: passed.to for path, passed in found.items() if passed.symbols}
+        """The libraries in which calls do not count because they pass them on, with the one that these go to."""
+        found = [it.hooked.library for it in self.present() if it.passing or it.left_out]
+        return {it.path: self._passing.of(it).to for it in found} if self._passing else {}
+
+    def passed_by(self, pid: int) -> set[str]:
+        """The libraries in which calls of a process do not count for that reason."""
+        return {it.hooked.library.path for it in self.present() if pid in it.passing}
 
     def sampled_files(self) -> dict[int, SampledFile]:
         """The libraries with symbols that may be probed in windows, by a key that stays."""
@@ -246,7 +241,7 @@ class Probes:
         missing: dict[str, int] = defaultdict(int)
         uncovered: dict[str, int] = defaultdict(int)
         for probed, name in self._named():
-            if self._passed(probed.hooked.library).symbols:
+            if probed.passing:
                 continue  # it has the functions that it wants to change
             missing[name] = max(missing[name], self._coverage.count_missing(probed.hooked.library))
             uncovered[name] = max(uncovered[name], len(probed.uncovered))
@@ -287,6 +282,8 @@ class Probes:
         for probed in self.present():
             known = [pid for pid in pids if probed.users.pop(pid, None)]
             probed.hooked.leave(known)
+            if self._passing:
+                self._passing.leave(probed, known)
             if known and probed.users:
                 self._review(probed)
 
@@ -294,4 +291,9 @@ class Probes:
         with self._lock:
             probed = self._probed.pop(id(library), None)
         if probed:
-            probed.hooked.close()
+            self._unhook(probed.hooked)
+
+    def _unhook(self, hooked: Hooked) -> None:
+        hooked.close()
+        if self._passing:
+            self._passing.keep(hooked.number, ())

@@ -10,11 +10,17 @@ from exporter.bpf.safety import Protection
 
 @dataclass
 class ProbedLibrary:
-    """`hooked` is another one when some symbols of the library are not probed any more."""
+    """`hooked` is another one when some symbols of the library are not probed any more, or are again.
+
+    `passing` are the users in which it passes calls on to another library, `left_out` the symbols without probes since
+    it does in all of them (exporter.bpf.passing).
+    """
 
     hooked: Hooked
     uncovered: tuple[str, ...]
     users: dict[int, Protection] = field(default_factory=dict)
+    passing: set[int] = field(default_factory=set)
+    left_out: frozenset[str] = frozenset()
 
     def sample(self, on: bool) -> None:
         """Attach the hooks that may be probed in windows, or detach them."""

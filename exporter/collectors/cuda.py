@@ -11,7 +11,9 @@ from exporter.bpf import object_path, process_links
 from exporter.bpf.ends import forget
 from exporter.bpf.libbpf import Object
 from exporter.bpf.library import Library
+from exporter.bpf.passing import Passing, PassingProcesses
 from exporter.bpf.process_links import LinkedProcesses
+from exporter.bpf.process_user import user_of
 from exporter.bpf.rehearsal import Rehearsal, small_copy
 from exporter.cuda import metrics
 from exporter.cuda.activity import Activity, Counted
@@ -103,7 +105,12 @@ class Cuda(ProbeCollector[Activity]):
             "rehearsal": self._rehearsal,
             "returning": self.object.maps["returning"],
             "withdrawn": self._lose_sight,
-            "passes_on": passes_on,
+            "passing": Passing(
+                passes_on,
+                partial(user_of, self.node.proc),
+                PassingProcesses(maps["passing"], maps["passing_processes"]),
+                self._lose_counted,
+            ),
             "linked": LinkedProcesses(maps["linked"], maps["linked_processes"]) if process_links.supported() else None,
         }
 
@@ -208,7 +215,7 @@ class Cuda(ProbeCollector[Activity]):
         """Take note whether all calls of a process are seen: of each library, but those that only pass calls on."""
         if not from_first_call:
             self._joined.setdefault(pid, set()).add(library.path)
-        if pid in self._unseen or self._joined.get(pid, set()) - self.probes.passed().keys():
+        if pid in self._unseen or self._joined.get(pid, set()) - self.probes.passed_by(pid):
             self.object.maps["covered"].take([pid])
         elif from_first_call:
             self.object.maps["covered"].set(pid, 1)
@@ -235,6 +242,10 @@ class Cuda(ProbeCollector[Activity]):
         """Mark processes with calls that are not seen for a while: their allocated memory is unknown from then on."""
         self.object.maps["covered"].take(pids)
         self._unseen.update(pids)
+
+    def _lose_counted(self, pids: Collection[int]) -> None:
+        """Do the same for those with counts."""
+        self._lose_sight([pid for pid in pids if self.object.maps["processes"].get(pid) is not None])
 
     def _hits(self) -> Mapping[str, int]:
         return {function(api).name: calls for api, calls in self._counted.hits().items()}

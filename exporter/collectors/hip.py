@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from exporter.bpf.hook import Hook
 from exporter.bpf.interposers import Interposers
 from exporter.bpf.library import Library
+from exporter.bpf.passing import Passing, PassingProcesses
+from exporter.bpf.process_user import user_of
 from exporter.call_collector import ERRORS, CallCollector, Rows, distribution, sample
 from exporter.governor.subject import Subject
 from exporter.hip import metrics
@@ -80,7 +83,7 @@ class Hip(CallCollector):
         return {number: name.removeprefix(f"{enum}_") for name, number in self.object.types.enum(enum).items()}
 
     def _table(self) -> Table:
-        launches = {self._names[api]: [Hook("on_launch", api, sampled=True)] for api in self._launching}
+        launches = {self._names[api]: [Hook("on_launch", api, gated=True, sampled=True)] for api in self._launching}
         return {**super()._table(), **launches}
 
     def _subject(self) -> Subject:
@@ -88,8 +91,14 @@ class Hip(CallCollector):
         return self.launches
 
     def _options(self) -> Mapping[str, Any]:
-        passes_on = self._interposers.passes_on
-        return {**super()._options(), "withdrawn": self._unseen.update, "passes_on": passes_on}
+        processes = PassingProcesses(self.object.maps["passing"], self.object.maps["passing_processes"])
+        user = partial(user_of, self.node.proc)
+        passing = Passing(self._interposers.passes_on, user, processes, self._lose_counted)
+        return {**super()._options(), "withdrawn": self._unseen.update, "passing": passing}
+
+    def _lose_counted(self, pids: Collection[int]) -> None:
+        """Mark processes with memory of which calls are not seen any more."""
+        self._unseen.update({key.tgid for key, _ in self.object.maps[PROCESSES].items()}.intersection(pids))
 
     def process_started(self, pid: int, library: Library, from_first_call: bool) -> None:
         if not (from_first_call and self.returns):
@@ -138,11 +147,12 @@ class Hip(CallCollector):
         yield metrics.COPIES_UNREAD.sample(self.object.globals()["copies_unread"])
 
     def _samples(self) -> Iterator[Sample]:
-        passed = self.probes.passed().keys()
         for process in self.ledger.processes():
             yield from self._samples_of(process)
             if not process.ended and process.pid in self.ledger:
-                whole = not self._is_unseen(process) and self._joined.get(process.pid, set()) <= passed
+                whole = not self._is_unseen(process) and (
+                    self._joined.get(process.pid, set()) <= self.probes.passed_by(process.pid)
+                )
                 whole &= not (self.watch and self.watch.missed(process.pid) is None)
                 yield sample(process, metrics.SEEN_FROM_START, int(whole), {})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from math import inf
 from time import monotonic_ns
 from typing import Any
@@ -12,6 +13,8 @@ from exporter.bpf.ends import forget
 from exporter.bpf.hook import Hook
 from exporter.bpf.libbpf import Object
 from exporter.bpf.library import Library
+from exporter.bpf.passing import Passing
+from exporter.bpf.process_user import user_of
 from exporter.bpf.rehearsal import Rehearsal, small_copy
 from exporter.governor.subject import Subject
 from exporter.ledger import Process
@@ -116,7 +119,7 @@ class Nccl(ProbeCollector[Activity]):
             "coverable": COVERABLE,
             "family": family,
             "hooks_of": self._hooks_of,
-            "passes_on": self._layouts.passes_on,
+            "passing": Passing(self._layouts.passes_on, partial(user_of, self.node.proc)),
             "rehearsal": self._rehearsal,
             "returning": self.object.maps["returning"],
         }

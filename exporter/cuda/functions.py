@@ -60,10 +60,14 @@ class CudaFunction:
         cookie = self.cookie(types, api)
         if self.program in ("on_enter", "on_free"):  # these count calls too
             return [Hook(it, cookie, it == "on_return", numbered=True) for it in (self.program, "on_return")]
-        failing = [Hook("on_failure", cookie, returns=True)] if all_errors and self.program != "on_context" else []
+        failing = (
+            [Hook("on_failure", cookie, returns=True, gated=True)]
+            if all_errors and self.program != "on_context"
+            else []
+        )
         sampled = bounded and bool(self.launches) and not failing
         return [
-            Hook(self.program, cookie, sampled=sampled, of_one=f"{self.program}_of_one" if sampled else ""),
+            Hook(self.program, cookie, gated=True, sampled=sampled, of_one=f"{self.program}_of_one" if sampled else ""),
             *failing,
         ]
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from exporter.bpf.process_user import user_of
 from tests.bpf.cuda_node import BUILD, Job, Script, build_standins, observe, started
 from tests.bpf.observed import Observed
 from tests.support import until
@@ -121,6 +124,107 @@ def test_a_driver_of_another_name_counts(observed: Observed, tmp_path: Path) -> 
         job.run(LAUNCH.format(29))
         assert 29 == observed.value(LAUNCHES, job.pid)
         assert not recognised(observed, other)
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Path:
+    """A driver that names itself otherwise, on which a job can be alone."""
+    made = tmp_path / "libsimg.so.1"
+    content = DRIVER.read_bytes().replace(b"\0libcuda.so.1\0", b"\0libsimg.so.1\0")
+    [build_id] = re.findall(rb"\x04\0\0\0\x14\0\0\0\x03\0\0\0GNU\0(.{20})", content, re.DOTALL)
+    made.write_bytes(content.replace(build_id, bytes(20)))  # files with one are shown as one
+    return made
+
+
+def of_another_user() -> Script:
+    """A process of another user."""
+    hostile = Script("libc.so.6")
+    hostile.run("os.setresuid(65534, 0, 0)")  # it may open the same files
+    if user_of(Path("/proc"), hostile.pid) == user_of(Path("/proc"), os.getpid()):
+        hostile.end()
+        pytest.skip("here all processes count to one user, of a login session or a container")
+    return hostile
+
+
+def map_both(other: Path) -> Script:
+    """A process of another user that maps this driver and the one of the usual name."""
+    hostile = of_another_user()
+    hostile.run(f"other = ctypes.CDLL({str(other)!r}); lib = ctypes.CDLL({str(DRIVER)!r})")
+    return hostile
+
+
+def test_an_interposer_that_another_user_maps_alone(observed: Observed) -> None:
+    """Nobody makes others' calls count twice: both are distinguished before the interposer is probed again."""
+    with started(observed, Script()), Script("libc.so.6", preload=INTERPOSER) as job:
+        job.run("lib = ctypes.CDLL(None); held = new(lib.cuMemAlloc_v2, size(1000))")
+        until(lambda: recognised(observed) and known(observed, job), "recognised")
+        before = observed.value(LAUNCHES, job.pid) or 0
+        with of_another_user() as hostile:
+            job.begin(
+                "launch, out, end = lib.cuLaunchKernel, 0, time.monotonic() + 3\n"
+                "while time.monotonic() < end: launch(None, 1, 1, 1, 1, 1, 1, 0, None, None, None); out += 1"
+            )
+            hostile.run(f"lib = ctypes.CDLL({str(INTERPOSER)!r})")
+            until(lambda: str(INTERPOSER) in probed(observed, whole=True), "probed again")
+            assert job.answer() == observed.value(LAUNCHES, job.pid) - before
+            taken = calls(observed, job)["cuMemAlloc_v2"], observed.value(ALLOCATED, job.pid, memory="device")
+            job.run("held = [new(lib.cuMemAlloc_v2, size(1000)) for n in range(23)]; lib.cuStreamSynchronize(None)")
+            found = calls(observed, job)
+            assert (23, 1) == (found["cuMemAlloc_v2"] - taken[0], found["cuStreamSynchronize"])
+            assert 23_000 == observed.value(ALLOCATED, job.pid, memory="device") - taken[1]
+
+
+def test_a_driver_that_another_user_maps_beside_one(observed: Observed, other: Path) -> None:
+    """Nobody removes the probes of a driver that others use alone: not from a running job, and not from a later one."""
+    take = "held = [new(lib.cuMemAlloc_v2, size(1000)) for n in range(150)]"
+    with started(observed, Script(other)) as first:
+        first.run(f"{LAUNCH.format(23)}\n{take}")
+        with map_both(other) as hostile:
+            until(lambda: str(other) in observed.collector.probes.passed(), "looked at")
+            hostile.run(f"new(other.cuMemAlloc_v2, size(7))\n{LAUNCH.format(31).replace('lib', 'other')}")
+            with Script(other) as second:
+                until(lambda: known(observed, second), "known")
+                for job, made in ((first, 23), (second, 0)):
+                    job.run(f"{LAUNCH.format(29)}\n{take}")
+                    assert made + 29 == observed.value(LAUNCHES, job.pid)
+                    bytes_taken = 150_000 * (2 if made else 1)
+                    assert bytes_taken == observed.value(ALLOCATED, job.pid, memory="device")
+                    assert bytes_taken == observed.value(USED, job.pid, memory="device")
+                assert 1 == observed.value(SEEN, second.pid)
+            assert observed.value(LAUNCHES, hostile.pid) is None  # what it shows holds for itself
+            hostile.run(LAUNCH.format(19))
+            assert 19 == observed.value(LAUNCHES, hostile.pid)
+
+
+def test_a_driver_that_another_user_mapped_before(observed: Observed, other: Path) -> None:
+    """The first job alone on such a driver is probed as soon as it is known, and is not seen whole; the next one is."""
+    with started(observed, Script()), map_both(other) as hostile:
+        until(lambda: recognised(observed, other), "recognised")
+        for whole in (0, 1):
+            with Script(other) as job:
+                until(lambda: known(observed, job) and str(other) in probed(observed, whole=True), "known")
+                job.run(f"{LAUNCH.format(29)}\nheld = new(lib.cuMemAlloc_v2, size(1000))")
+                assert 29 == observed.value(LAUNCHES, job.pid)
+                assert 1000 == observed.value(ALLOCATED, job.pid, memory="device")
+                assert whole == observed.value(SEEN, job.pid)
+        hostile.run(f"{LAUNCH.format(31).replace('lib', 'other')}\n{LAUNCH.format(19)}")
+        assert 19 == observed.value(LAUNCHES, hostile.pid)
+
+
+def test_a_job_whose_user_maps_both(observed: Observed, other: Path) -> None:
+    """Bytes in use of a job are unknown once its user has shown in another process that the library passes calls on."""
+    with started(observed, Script(other)) as alone, Script(other) as idle:
+        alone.run("held = new(lib.cuMemAlloc_v2, size(1000))")
+        until(lambda: known(observed, idle), "known")
+        assert 1000 == observed.value(USED, alone.pid, memory="device")
+        with started(observed, Script()) as both:
+            both.run(f"other = ctypes.CDLL({str(other)!r})")
+            until(lambda: recognised(observed, other), "recognised")
+            alone.run("held = new(lib.cuMemAlloc_v2, size(1000))")
+            assert observed.value(USED, alone.pid, memory="device") is None
+            assert 0 == observed.value(SEEN, alone.pid)
+            idle.run(f"lib = ctypes.CDLL({str(DRIVER)!r}); held = new(lib.cuMemAlloc_v2, size(777))")
+            assert 777 == observed.value(USED, idle.pid, memory="device")  # it had called nothing where probes went
 
 
 def test_the_driver_mapped_under_another_name(observed: Observed, tmp_path: Path) -> None:

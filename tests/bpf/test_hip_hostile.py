@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from exporter.bpf.process_user import user_of
 from exporter.views.prometheus import render
 from tests.bpf.cuda_node import BUILD, Script, build_standins, started
 from tests.bpf.fixtures import each
@@ -188,6 +189,28 @@ def test_a_library_that_passes_calls_on(compile_library: Callable[[str, str], Pa
         assert (23, 23) == (calls["hipMalloc"], calls["hipFree"])
         assert {"device": 230} == observed.by(ALLOCATED, job.pid, "memory")
         assert {"device": 0} == observed.by(USED, job.pid, "memory")
+
+
+def test_hip_that_another_user_maps_beside_one(tmp_path: Path, observed: Observed) -> None:
+    """Nobody removes the probes of a library with HIP's functions that others use alone."""
+    library, usual = tmp_path / "libsimhip64.so.5", BUILD / "libamdhip64.so.5"
+    library.write_bytes(usual.read_bytes().replace(b"\0libamdhip64.so.5\0", b"\0libsimhip64.so.5\0"))
+    with HipScript(library) as alone, Script("libc.so.6") as hostile:
+        until(lambda: alone.pid in observed.collector.ledger, "known")
+        hostile.run("os.setresuid(65534, 0, 0)")  # it may open the same files
+        if user_of(Path("/proc"), hostile.pid) == user_of(Path("/proc"), alone.pid):
+            pytest.skip("here all processes count to one user, of a login session or a container")
+        alone.run("[launch() for _ in range(7)]; held = new(lib.hipMalloc, size(1000))")
+        hostile.run(f"other = ctypes.CDLL({str(library)!r}); lib = ctypes.CDLL({str(usual)!r})")
+        until(lambda: str(library) in observed.collector.probes.passed(), "looked at")
+        before = observed.value(GRAPHS, hostile.pid)
+        hostile.run("for _ in range(5): other.hipGraphLaunch(None, None); new(other.hipMalloc, size(10))")
+        hostile.run("for _ in range(23): lib.hipGraphLaunch(None, None)")
+        alone.run("[launch() for _ in range(23)]; new(lib.hipMalloc, size(500))")
+        assert 30 == observed.value(LAUNCHES, alone.pid)
+        assert {"device": 1500} == observed.by(USED, alone.pid, "memory")
+        assert before is None and 23 == observed.value(GRAPHS, hostile.pid)
+        assert {} == observed.by(ALLOCATED, hostile.pid, "memory")  # what it shows holds for itself
 
 
 LIAR = """

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Iterable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
 import pytest
 
 from exporter.bpf.elf import Function
 from exporter.bpf.library import Library
-from exporter.bpf.passing import MOST, Passing
+from exporter.bpf.native import BpfError
+from exporter.bpf.passing import MOST, Passing, PassingProcesses
+from exporter.bpf.probed_library import ProbedLibrary
+from exporter.bpf.process_user import NOBODY
+from exporter.bpf.safety import Protection
 from exporter.cuda.interposers import passes_on
+
+if TYPE_CHECKING:
+    from exporter.bpf.hooks import Hooked
 
 CALLS = ("cuLaunchKernel", "cuMemAlloc_v2")
 
@@ -56,16 +69,95 @@ def test_a_file_of_another_user(owner: int, found: bool) -> None:
     assert found == bool(passes_on(theirs, library("/a/libcuda.so.1", *CALLS, owner=owner)))
 
 
+def beside(pid: int, library: Library, users: Iterable[int] = ()) -> ProbedLibrary:
+    hooked = cast("Hooked", SimpleNamespace(library=library, number=7))
+    return ProbedLibrary(hooked, (), users=dict.fromkeys([pid, *users], Protection(False, False)))
+
+
+class Kernel(dict[int, int]):
+    """A map of an object."""
+
+    def set(self, key: int, value: int) -> None:
+        self[key] = value
+
+    def delete(self, key: int) -> bool:
+        return self.pop(key, None) is not None
+
+
+class Scene:
+    """Knowledge of libraries that pass calls on; the user of a process is its pid without the last digit."""
+
+    def __init__(self) -> None:
+        self.passing, self.processes, self.lost = Kernel(), Kernel(), list[int]()
+        kept = PassingProcesses(self.passing, self.processes)
+        self.known = Passing(passes_on, lambda pid: pid // 10 if pid else NOBODY, kept, self.lost.extend)
+
+
+VGPU = library("/a/libvgpu.so", *CALLS)
+
+
 def test_what_is_remembered() -> None:
-    """A file that passes on does so in all processes; a file with other functions is another; there is a limit."""
-    passing = Passing(passes_on)
-    vgpu = library("/a/libvgpu.so", *CALLS)
-    assert passing.compare(vgpu, DRIVER)
-    assert not passing.compare(vgpu, DRIVER)
-    assert not passing.compare(DRIVER, vgpu)
+    """A file passes on in all processes of a user; one with other functions is another; there is a limit."""
+    passing = Scene().known
+    assert passing.compare(11, VGPU, DRIVER)
+    assert not passing.compare(12, VGPU, DRIVER)
+    assert not passing.compare(11, DRIVER, VGPU)
     again = library("/other/name.so", *CALLS)
     assert (set(CALLS), DRIVER.path) == (set(passing.of(again).symbols), passing.of(again).to)
     assert not passing.of(library("/a/libvgpu.so", *CALLS, "cuMemFree_v2")).symbols
     for number in range(2, MOST + 2):
-        passing.compare(library("/a/libvgpu.so", *CALLS, number=number), DRIVER)
+        passing.compare(11, library("/a/libvgpu.so", *CALLS, number=number), DRIVER)
     assert len(passing.found) <= MOST
+    for pid in range(10, 10 * MOST + 30, 10):
+        passing.compare(pid, VGPU, DRIVER)
+    assert len(passing.of(VGPU).users) <= MOST
+
+
+def test_what_a_process_shows_holds_for_its_user() -> None:
+    """Another user's process shows it for itself; one that has ended, and so has no known user, shows nothing."""
+    passing = Scene().known
+    assert not passing.compare(0, VGPU, DRIVER)
+    assert passing.compare(11, VGPU, DRIVER)
+    assert (True, False, False) == tuple(passing.holds(pid, VGPU) for pid in (12, 21, 0))
+    assert passing.compare(21, VGPU, DRIVER)
+    assert passing.holds(22, VGPU)
+
+
+def test_what_is_left_out() -> None:
+    """Probes go when new evidence covers all users, and are back for one that is alone; only its calls count then."""
+    scene = Scene()
+    vgpu, driver = beside(11, VGPU, [12]), beside(11, DRIVER)
+    assert set(CALLS) == scene.known.left_out(vgpu, 11, [vgpu, driver])
+    assert ({11, 12}, [12]) == (vgpu.passing, scene.lost)  # 12 has not mapped the driver
+    vgpu.left_out = frozenset(CALLS)
+    vgpu.users[21] = Protection(False, False)
+    assert not scene.known.left_out(vgpu, 21, [vgpu, driver])
+    vgpu.left_out = frozenset()
+    scene.known.keep(7, vgpu.passing)
+    assert ({7 << 32 | 11, 7 << 32 | 12}, {7: 2}) == (scene.passing.keys(), scene.processes)
+    vgpu.users[13] = driver.users[13] = Protection(False, False)
+    assert not scene.known.left_out(vgpu, 13, [vgpu, driver])
+    scene.known.leave(vgpu, [11, 12])
+    assert ({7 << 32 | 13}, {7: 1}, [12]) == (scene.passing.keys(), scene.processes, scene.lost)
+
+
+def test_a_user_who_showed_it_before() -> None:
+    """A library that is found in a process of such a user has no probes at first."""
+    scene = Scene()
+    assert scene.known.compare(11, VGPU, DRIVER)
+    for pid, found in ((12, set(CALLS)), (21, set[str]())):
+        assert found == scene.known.at_first(replace(VGPU, found_in=pid), [])
+    assert set(CALLS) == scene.known.at_first(replace(VGPU, found_in=21), [beside(21, DRIVER)])
+
+
+def test_a_kernel_without_room() -> None:
+    """Calls of processes without a row count twice: no process goes uncounted."""
+    scene = Scene()
+
+    def fail(key: int, value: int) -> None:
+        raise BpfError(errno.E2BIG, "full")
+
+    scene.passing.set = fail  # type: ignore[method-assign]
+    scene.known.keep(7, {11})
+    scene.known.keep(None, {11})
+    assert ({}, {7: 0}) == (scene.passing, scene.processes)
