@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become 
 
 
 @contextmanager
-def flood(port: int, request: str, sources: Sequence[str] = ADDRESSES, each: int = 64) -> Iterator[None]:
+def flood(at: Served, request: str, sources: Sequence[str] = ADDRESSES, each: int = 64) -> Iterator[None]:
     """Another user's process with `each` connections from each address, which repeat a request and come again.
 
     Entered once each connection has sent a request, and some have been answered or closed.
@@ -39,7 +39,7 @@ def flood(port: int, request: str, sources: Sequence[str] = ADDRESSES, each: int
         looked, request, printed, seen = selectors.DefaultSelector(), {request.encode()!r}, False, 0
 
         def connect(source):
-            it = socket.create_connection(("127.0.0.1", {port}), 10, (source, 0))
+            it = socket.create_connection(("127.0.0.1", {at.port}), 10, (source, 0))
             try:
                 it.sendall(request)
             except OSError:
@@ -74,6 +74,7 @@ def flood(port: int, request: str, sources: Sequence[str] = ADDRESSES, each: int
             yield
         finally:
             child.kill()
+    at.get("/-/healthy")  # all connections before this one are accepted: asyncio loses those of a server that stops
 
 
 def served(**settings: object) -> Served:
@@ -91,7 +92,7 @@ def unlimited(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("request_", [RELOAD, UNKNOWN], ids=["reload", "unknown"])
 def test_a_flood_of_another_user(sources: Sequence[str], request_: str) -> None:
     """Root's scrapes, health checks and reloads on the node succeed, whatever address the other user floods from."""
-    with served() as at, flood(at.port, request_, sources):
+    with served() as at, flood(at, request_, sources):
         for path, method in (("/metrics", "GET"), ("/-/healthy", "GET"), ("/-/reload", "POST")):
             assert [200] * 10 == [at.get(path, method).status for _ in range(10)], path
         assert connections.MOST_OF_PEER >= len(at.server.connections.of_peer[f"user {NOBODY}"])  # type: ignore[union-attr]
@@ -104,7 +105,7 @@ def test_a_flood_of_wrong_passwords(tmp_path: Path) -> None:
     path = tmp_path / "web.yml"
     path.write_text(f"basic_auth_users: {{alice: '{bcrypt.hashpw(b'right', bcrypt.gensalt(8)).decode()}'}}\n")
     guess = f"GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: Basic {wrong}\r\n\r\n"
-    with served(config_file=str(path)) as at, flood(at.port, guess):
+    with served(config_file=str(path)) as at, flood(at, guess):
         assert [200] * 10 == [at.get(Authorization=f"Basic {right}").status for _ in range(10)]
 
 
@@ -117,7 +118,7 @@ def test_a_flood_from_many_addresses(monkeypatch: pytest.MonkeyPatch, known: boo
     """256 connections of four peers take no place of a fifth one, even if the kernel does not report their users."""
     if not known:
         monkeypatch.setattr(socket_users, "user", lambda *_: None)
-    with served() as at, flood(at.port, request_):
+    with served() as at, flood(at, request_):
         for path in ("/metrics", "/-/healthy"):
             assert [200] * 10 == [at.get(path, source="127.0.0.6").status for _ in range(10)], path
 
@@ -134,7 +135,7 @@ def test_few_wait_for_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
         return False
 
     monkeypatch.setattr(Connection, "overdue", count)
-    with served() as at, flood(at.port, RELOAD):
+    with served() as at, flood(at, RELOAD):
         answers = {at.get("/-/reload", "POST", source="127.0.0.6").status for _ in range(5)}
         assert 200 == at.get(source="127.0.0.6").status
 
