@@ -228,7 +228,8 @@ class Connection(asyncio.Protocol):
                 ssl_shutdown_timeout=SHUTDOWN_SECONDS,
             )
         except ssl.SSLError as error:
-            log.warning("TLS handshake with %s failed: %s", self.peer or "a client", error.reason or error)
+            address = ip(transport.get_extra_info("peername")) or "a client"
+            log.warning("TLS handshake with %s failed: %s", address, error.reason or error)
         except OSError:
             pass  # a time-out, or the peer has left
         finally:

@@ -415,7 +415,7 @@ def noting(path: Path, standin: Path, per_second: int) -> Iterator[tuple[Script,
                 links.append(uprobe.attach(loaded.programs[hook.program], standin, [point], hook.returns))
         events = Events()
         events.add(loaded.maps["verbs_spans"], lambda record: received.append(span_of(record, peers, Clock(), {})))
-        events.start("verbs spans")
+        events.start("verbs spans", look=0.01)
         job.run(
             PRELUDE + "def note(*it): lib.note(qp, *map(c_uint64, (it[0], it[1], it[2] % 2**64, it[3])))\n"
             "qp = p(lib.make_qp(0)); lib.connect_qp(qp); ms = 1000000\n"

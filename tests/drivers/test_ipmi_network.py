@@ -91,5 +91,5 @@ def test_a_controller_that_has_ended(machine: Controller) -> None:
     assert states(sensors)
     machine.end()
     sensors.poll()
-    with pytest.raises(OSError, match="timeout"):
+    with pytest.raises(OSError, match="timeout|invalid parameters"):  # by when FreeIPMI notices
         sensors.newest()
