@@ -22,6 +22,8 @@ _SECTION = struct.Struct("<IIQQQQIIQQ")
 _ELF64_LITTLE = b"\x7fELF\x02\x01\x01"
 _EXECUTABLE_OR_SHARED = (2, 3)
 _LOAD, _EXECUTE = 1, 1
+_MOST_NAMES = 1 << 16
+"""Bytes of names of sections: a real library has some hundred."""
 
 
 class ElfError(ValueError):
@@ -132,7 +134,7 @@ class ElfFile:
         if self._size < _HEADER.size:
             raise ElfError("too short for an ELF file")
         ident, kind, machine, _, _, segments, sections, _, _, *counts = _HEADER.unpack(self._read(0, _HEADER.size))
-        segment_size, segment_count, section_size, section_count, _ = counts
+        segment_size, segment_count, section_size, section_count, self._names = counts
         if not ident.startswith(_ELF64_LITTLE):
             raise ElfError("not a 64-bit little-endian ELF file")
         if kind not in _EXECUTABLE_OR_SHARED:
@@ -149,6 +151,14 @@ class ElfFile:
     def sections(self) -> list[Section]:
         table = self._read(self._sections_at, self._section_count * _SECTION.size)
         return [Section(*fields) for fields in _SECTION.iter_unpack(table)]
+
+    def has_section(self, name: bytes) -> bool:
+        """Return whether there is a section of this name."""
+        sections = self.sections()
+        if self._names >= len(sections) or sections[self._names].size > _MOST_NAMES:
+            return False
+        names = self._read(sections[self._names].offset, sections[self._names].size)
+        return any(names.startswith(name + b"\0", it.name) for it in sections)
 
     def _executable_segment(self, address: int) -> Segment | None:
         return next((s for s in self._code if s.address <= address < s.address + s.in_file), None)

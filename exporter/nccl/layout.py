@@ -18,6 +18,8 @@ from exporter.bpf.elf import AARCH64, X86_64, Elf, Function
 
 ACCESSORS = ("ncclCommUserRank", "ncclCommCount", "ncclCommCuDevice")
 """Every NCCL has all of these; a library with other functions of its names only passes calls on to one."""
+_DEVICE_CODE = (b".nv_fatbin", b".hip_fatbin")
+"""Sections with code for GPUs, as nvcc and clang name them."""
 _VERSION = "ncclGetVersion"
 _CODE, _VERSION_CODE, _CALLEE_CODE = 2048, 64, 64
 _MOST_CALLEES = 16
@@ -69,6 +71,11 @@ class CommunicatorLayout:
 
 
 UNKNOWN = CommunicatorLayout()
+
+
+def has_device_code(elf: Elf) -> bool:
+    """Return whether a file has code for GPUs: then it does not only pass calls on. Called where files are read."""
+    return any(map(elf.has_section, _DEVICE_CODE))
 
 
 def find_layout(elf: Elf) -> CommunicatorLayout:

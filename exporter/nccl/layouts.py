@@ -14,7 +14,7 @@ from exporter.bpf.elf import Elf
 from exporter.bpf.file_worker import WORKER, Stuck, TooLong
 from exporter.bpf.library import Library, file_of
 from exporter.nccl.functions import family
-from exporter.nccl.layout import ACCESSORS, UNKNOWN, CommunicatorLayout, find_layout
+from exporter.nccl.layout import ACCESSORS, UNKNOWN, CommunicatorLayout, find_layout, has_device_code
 
 if TYPE_CHECKING:
     from exporter.bpf.maps import Map
@@ -50,16 +50,17 @@ class Layouts:
     def passes_on(self, library: Library, other: Library) -> frozenset[str]:
         """Return NCCL's functions of a library that only passes calls on, where the other one is NCCL.
 
-        A tracer may define all of NCCL's functions. Its communicators cannot be read, those of the other library can.
-        A library that belongs to neither root nor the owner of the first one does not count: users cannot switch off
-        the probes of others' files. Raises OSError as `number` does.
+        A tracer may define all of NCCL's functions. Its communicators cannot be read, those of the other library can,
+        and it has no code for GPUs, as other implementations of these functions have (MSCCL++). A library that belongs
+        to neither root nor the owner of the first one does not count: users cannot switch off the probes of others'
+        files. Raises OSError as `number` does.
         """
         functions = frozenset(it for it in library.functions if family(it) == "nccl")
         if not functions or _is_named(library) or other.owner not in (_ROOT, library.owner):
             return frozenset()
         if self._layout(library) not in (None, UNKNOWN) or self._layout(other) in (None, UNKNOWN):
             return frozenset()
-        return functions
+        return frozenset() if WORKER.call(has_device_code, file_of(library)) else functions
 
     def _layout(self, library: Library) -> CommunicatorLayout | None:
         """Return what `read` does, which reads each library once."""

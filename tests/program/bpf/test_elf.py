@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from exporter.bpf import elf
 from exporter.bpf.elf import Elf, ElfError
+from exporter.nccl.layout import has_device_code
 
 SOURCE = r"""
 #include <stddef.h>
@@ -111,6 +112,18 @@ def test_the_default_version_of_a_name_wins(tmp_path: Path) -> None:
     subprocess.run(["gcc", "-shared", "-fPIC", f"-Wl,--version-script={script}", "-o", built, source], check=True)
     found = functions(built, "entry", "newer")
     assert found["newer"].address == found["entry"].address
+
+
+def test_sections_by_name(library: Path, tmp_path: Path) -> None:
+    """A section is found by its whole name, as one with code for GPUs is."""
+    with_code = tmp_path / "libcode.so"
+    (content := tmp_path / "content").write_bytes(b"code")
+    subprocess.run(["objcopy", f"--add-section=.nv_fatbin={content}", library, with_code], check=True)
+    for path, has in ((library, False), (with_code, True)):
+        with Elf.open(path) as elf:
+            assert has == has_device_code(elf)
+            assert elf.has_section(b".text")
+            assert not elf.has_section(b".nv_fat")
 
 
 def test_code_is_the_function_and_no_more(library: Path) -> None:

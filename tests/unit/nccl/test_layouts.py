@@ -79,16 +79,17 @@ KNOWN = CommunicatorLayout(0x400)
 
 
 @pytest.mark.parametrize(
-    ("layout", "other", "name", "owner", "passed"),
+    ("layout", "other", "name", "owner", "device_code", "passed"),
     [
-        (UNKNOWN, KNOWN, "libtracer.so", 1000, True),
-        (None, KNOWN, "libnccl-tracer.so", 1000, True),
-        (UNKNOWN, KNOWN, "libtracer.so", 0, True),
-        (UNKNOWN, KNOWN, "libtracer.so", 1001, False),
-        (UNKNOWN, KNOWN, "librccl.so.1", 1000, False),
-        (KNOWN, KNOWN, "libtracer.so", 1000, False),
-        (UNKNOWN, UNKNOWN, "libtracer.so", 1000, False),
-        (UNKNOWN, None, "libtracer.so", 1000, False),
+        (UNKNOWN, KNOWN, "libtracer.so", 1000, False, True),
+        (None, KNOWN, "libnccl-tracer.so", 1000, False, True),
+        (UNKNOWN, KNOWN, "libtracer.so", 0, False, True),
+        (UNKNOWN, KNOWN, "libmscclpp_nccl.so", 0, True, False),
+        (UNKNOWN, KNOWN, "libtracer.so", 1001, False, False),
+        (UNKNOWN, KNOWN, "librccl.so.1", 1000, False, False),
+        (KNOWN, KNOWN, "libtracer.so", 1000, False, False),
+        (UNKNOWN, UNKNOWN, "libtracer.so", 1000, False, False),
+        (UNKNOWN, None, "libtracer.so", 1000, False, False),
     ],
 )
 def test_passes_on(
@@ -97,15 +98,20 @@ def test_passes_on(
     other: CommunicatorLayout | None,
     name: str,
     owner: int,
+    device_code: bool,
     passed: bool,
 ) -> None:
-    """A library without known communicators passes NCCL's functions on, beside one with them that its owner trusts."""
+    """A library without known communicators passes NCCL's functions on, beside one with them that its owner trusts.
+
+    One with code for GPUs is another implementation of them.
+    """
     subject = Layouts(Kernel())
     functions = {it: Function(it, 0, 8, 0, 1) for it in ("ncclSend", "cuStreamEndCapture")}
     tracer = Library((0, 1), f"/a/{name}", "", 62, "", functions, owner=1000)
     nccl = Library((0, 2), "/b/libnccl.so.2", "", 62, "", functions, owner=owner)
     found = {tracer.path: layout, nccl.path: other}
     monkeypatch.setattr(layouts, "read", lambda library: found.pop(library.path))  # each once
+    monkeypatch.setattr(layouts.WORKER, "call", lambda function, _: device_code)
     for _ in range(2):
         assert subject.passes_on(tracer, nccl) == (frozenset({"ncclSend"}) if passed else frozenset())
 
