@@ -92,8 +92,8 @@ class Hooked:
 
     @property
     def number(self) -> int | None:
-        """The number of the library in cookies; None where none was left."""
-        return self._switch.library if self._switch else None
+        """The number of the library in cookies; None where none was left, or it was given back."""
+        return self._switch.library if self._switch and not self._closed else None
 
     @property
     def sampled(self) -> frozenset[str]:

@@ -130,15 +130,18 @@ class Passing:
         These are all that pass calls on, from new evidence in the process on until somebody uses the library alone.
         """
         library = probed.hooked.library
+        if self._user_of(pid) == NOBODY:  # the process has ended
+            return probed.left_out
         others = [it for it in present if it is not probed]
         shown = [self.compare(pid, library, it.hooked.library) for it in others if pid in it.users]
         found = {it for it in (probed.users if any(shown) else [pid]) if self.holds(it, library)} - probed.passing
         probed.passing |= found
         alone = found.difference(*(it.users for it in others if self._passes_on(library, it.hooked.library)))
+        alone -= {pid}  # what it has mapped besides may not have been announced yet
         if alone and not probed.left_out:
             self._lose(alone)
-        every = probed.passing >= probed.users.keys()
-        return self.of(library).symbols if every and (any(shown) or probed.left_out) else frozenset()
+        used = any(self._user_of(it) != NOBODY for it in probed.users.keys() - probed.passing)
+        return self.of(library).symbols if not used and (any(shown) or probed.left_out) else frozenset()
 
     def leave(self, probed: ProbedLibrary, pids: Collection[int]) -> None:
         """Forget processes that have ended."""

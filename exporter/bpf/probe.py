@@ -294,6 +294,7 @@ class Probes:
             self._unhook(probed.hooked)
 
     def _unhook(self, hooked: Hooked) -> None:
+        number = hooked.number
         hooked.close()
-        if self._passing:
-            self._passing.keep(hooked.number, ())
+        if self._passing:  # in this thread, so that the number is no other library's yet
+            self._passing.keep(number, ())

@@ -141,6 +141,28 @@ def test_what_is_left_out() -> None:
     assert ({7 << 32 | 13}, {7: 1}, [12]) == (scene.passing.keys(), scene.processes, scene.lost)
 
 
+def test_a_process_of_which_the_driver_is_announced_last() -> None:
+    """A process keeps its usage if the library is announced before the driver, which it has mapped too."""
+    scene = Scene()
+    vgpu, driver = beside(11, VGPU, [21]), beside(11, DRIVER)
+    assert not scene.known.left_out(vgpu, 11, [vgpu, driver])  # 21 is alone
+    vgpu.users[12] = Protection(False, False)
+    assert not scene.known.left_out(vgpu, 12, [vgpu, driver])
+    driver.users[12] = Protection(False, False)
+    assert ({11, 12}, []) == (vgpu.passing, scene.lost)
+
+
+def test_a_process_that_has_ended() -> None:
+    """A process of no known user is nobody who uses the library alone."""
+    scene = Scene()
+    vgpu, driver = beside(11, VGPU), beside(11, DRIVER)
+    vgpu.left_out = scene.known.left_out(vgpu, 11, [vgpu, driver])
+    vgpu.users[0] = Protection(False, False)
+    assert set(CALLS) == vgpu.left_out == scene.known.left_out(vgpu, 0, [vgpu, driver])
+    vgpu.users[12] = driver.users[12] = Protection(False, False)
+    assert set(CALLS) == scene.known.left_out(vgpu, 12, [vgpu, driver])
+
+
 def test_a_user_who_showed_it_before() -> None:
     """A library that is found in a process of such a user has no probes at first."""
     scene = Scene()
