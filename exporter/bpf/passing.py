@@ -130,10 +130,12 @@ class Passing:
         These are all that pass calls on, from new evidence in the process on until somebody uses the library alone.
         """
         library = probed.hooked.library
-        if self._user_of(pid) == NOBODY:  # the process has ended
-            return probed.left_out
         others = [it for it in present if it is not probed]
         shown = [self.compare(pid, library, it.hooked.library) for it in others if pid in it.users]
+        if not self.of(library).users:  # as of most libraries
+            return frozenset()
+        if self._user_of(pid) == NOBODY:  # the process has ended
+            return probed.left_out
         found = {it for it in (probed.users if any(shown) else [pid]) if self.holds(it, library)} - probed.passing
         probed.passing |= found
         alone = found.difference(*(it.users for it in others if self._passes_on(library, it.hooked.library)))

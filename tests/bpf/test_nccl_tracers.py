@@ -53,7 +53,9 @@ def found(observed: NcclNode, tracer: Path) -> bool:
 
 
 def probed(observed: NcclNode, library: Path) -> bool:
-    return bool(observed.value(ATTACHED, symbol="ncclGroupStart", library=str(library)))
+    """Return whether groups are probed, their ends at the return too."""
+    groups = ("ncclGroupStart", "ncclGroupEnd")
+    return all(observed.value(ATTACHED, symbol=it, library=str(library)) for it in groups)
 
 
 def depths(observed: NcclNode, rank: Rank) -> list[object]:
