@@ -230,8 +230,6 @@ class Probes:
         """Files of one name, as two containers have them, are one series: the worse of them."""
         attached: dict[tuple[str, str, str], bool] = {}
         for probed, name in self._named():
-            if probed.hooked.refused and not probed.users:
-                continue  # its process ended before its return probes could be judged
             for state in probed.hooked.states():
                 key = state.symbol, name, state.placement
                 attached[key] = attached.get(key, True) and state.attached
