@@ -24,6 +24,8 @@ from exporter.settings import OverheadSettings, Settings
 
 SEARCH_WITHIN = 30.0
 DETACH_WITHIN = 5.0
+SETTLE_WITHIN = 12.0
+"""Time in which a library is detached from if its only process has ended: until then it has no return probes."""
 NAME_WIDTH = 16
 
 _JSON_KEYS = ("name", "status", "says", "do")
@@ -36,7 +38,7 @@ def check(settings: Settings, found: Mapping[str, Found]) -> tuple[list[Finding]
     try:
         observer.start()
         searched = not observer.refusal and observer.targets.scanned.wait(SEARCH_WITHIN)
-        samples = observer.scraper.gather()
+        samples = _settled(observer)
         states = observer.scraper.states()
     finally:
         began = time.monotonic()
@@ -47,6 +49,16 @@ def check(settings: Settings, found: Mapping[str, Found]) -> tuple[list[Finding]
     ]
     findings = [*map(_collector, states), _search(observer.refusal, searched, states, probes)]
     return [*findings, _bound(settings.overhead, samples), _detaching(detached, seconds)], probes
+
+
+def _settled(observer: Observer) -> list[Sample]:
+    """Return the samples once every function is attached, or is not for longer than a process that has ended causes."""
+    deadline = time.monotonic() + SETTLE_WITHIN
+    while True:
+        samples = list(observer.scraper.gather())
+        if all(it.value for it in samples if it.metric is ATTACHED) or time.monotonic() > deadline:
+            return samples
+        time.sleep(0.5)
 
 
 def _bound(overhead: OverheadSettings, samples: Iterable[Sample]) -> Finding:

@@ -22,6 +22,7 @@ from exporter import checks, descriptors, doctor, pid_namespace, settings
 from exporter.bpf import privileges
 from exporter.bpf.calibrate import HIT_COST
 from exporter.bpf.native import BpfError
+from exporter.bpf.probe_metrics import ATTACHED
 from exporter.bpf.safety import Survival
 from exporter.checks import Finding, Status, probed
 from exporter.collectors import allocation
@@ -643,6 +644,20 @@ def test_detaching(node: Settings, monkeypatch: pytest.MonkeyPatch, detached: bo
 
     assert ("detaching", status) == (finding.name, finding.status)
     assert ("not everything" in finding.summary) is not detached
+
+
+@pytest.mark.parametrize(("pages", "status"), [([0, 1], Status.OK), ([0, None], Status.OK), ([0], Status.FAIL)])
+def test_a_process_that_has_just_ended(
+    node: Settings, monkeypatch: pytest.MonkeyPatch, pages: list[int | None], status: Status
+) -> None:
+    """Functions that are not attached are a failure once a process that has ended cannot be the reason any more."""
+    labels = {"probe": "cuda", "symbol": "cuMemAlloc_v2", "library": "/a/libcuda.so.1", "placement": "emulated"}
+    found = [[] if value is None else [ATTACHED.sample(value, labels)] for value in pages]
+    monkeypatch.setattr(Observer, "start", lambda self: self.targets.scanned.set())
+    monkeypatch.setattr(Scraper, "gather", lambda self: found.pop(0) if len(found) > 1 else found[0])
+    monkeypatch.setattr(doctor, "SETTLE_WITHIN", 0.8)
+    findings = doctor.check(node, {})[0]
+    assert [status] == [it.status for it in findings if it.name == "attaching"]
 
 
 @pytest.mark.parametrize(
