@@ -221,15 +221,18 @@ def test_release(scenario: Scenario) -> None:
         until(lambda: all_ok(supervisor))
 
 
-def test_release_of_a_child_that_hangs(scenario: Scenario) -> None:
+def test_release_of_a_child_that_hangs(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
     """A release fails while the child hangs; no new child opens handles in that time."""
     with running() as supervisor:
         until(lambda: all_ok(supervisor))
+        monkeypatch.setattr(supervisor, "_patience", PATIENCE)  # the child is not replaced before the release
         scenario.set({"hang": "nvmlDeviceGetPowerUsage"})
         until(lambda: stalled(supervisor))
 
-        assert not supervisor.release(30.0)
+        assert not supervisor.release(PATIENCE)
         scenario.set({"hang": None})
+        monkeypatch.setattr(supervisor, "_patience", INTERVALS["fast"])
+        until(lambda: supervisor.child is None)
         time.sleep(1.5)
         assert 1 == scenario.calls()["nvmlInitWithFlags"]
 
