@@ -71,10 +71,13 @@ CHECKED_ONCE int keep_end(struct request *out, __u64 until, __u32 size)
 
 	if (!out)
 		return 0;
-	if (size > TAIL) /* what was kept before is not what these bytes follow */
-		out->tail_at = out->tail_end = 0;
+	if (size > TAIL) { /* enough, without what was kept before */
+		size = at_most(size, 2 * TAIL);
+		out->tail_at = 0;
+		out->tail_end = bpf_probe_read_user(out->tail, size, (void *)(until - size)) ? 0 : size;
+		return 0;
+	}
 	at = out->tail_at & (TAIL - 1);
-	size = at_most(size, TAIL);
 	if (bpf_probe_read_user(out->tail + at, size, (void *)(until - size))) {
 		out->tail_at = out->tail_end = 0;
 		return 0;

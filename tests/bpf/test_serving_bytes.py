@@ -36,6 +36,11 @@ LONG_START = (
 """A first event of Anthropic's Messages, which has the prompt's tokens after its first 256 bytes."""
 DELTA = b'event: content_block_delta\ndata: {"type":"content_block_delta"}\n\n'
 LONG_EVENTS = [LONG_START, *[DELTA] * 20, b'event: message_delta\ndata: {"usage":{"output_tokens":20}}\n\n']
+LONG_END = (
+    b'event: response.completed\ndata: {"response":{"output":["%s"],"usage":{"input_tokens":7,"output_tokens":3},%s'
+    b'"sequence_number":18}}\n\n' % (b"word " * 1000, b'"kv_transfer_params":null,' * 35)
+)
+"""A last event as of vLLM's Responses: long, with the usage 900 bytes before its end."""
 JSON = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(WHOLE), WHOLE)
 Pieces = Sequence[bytes | list[bytes] | float]
 """Data to write, one call each: bytes, parts of one sendmsg, or a pause in seconds."""
@@ -145,6 +150,7 @@ FORMS: dict[str, tuple[Pieces, Pieces]] = {
         ],
         [JSON],
     ),
+    "a long end after the usage": ([POST], [CHUNKED, *map(chunk, EVENTS[:3]), chunk(LONG_END), b"0\r\n\r\n"]),
     "events that end with CR LF": (
         [POST],
         [CHUNKED, *(chunk(event.replace(b"\n", b"\r\n")) for event in EVENTS), b"0\r\n\r\n"],
