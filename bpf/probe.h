@@ -15,6 +15,9 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
+/* Of a function that the verifier checks once, not at each call. Its pointers may be NULL as far as it knows. */
+#define CHECKED_ONCE __attribute__((noinline))
+
 /* A map that counts the keys it had no room for: MAP(calls, PERCPU_HASH, struct call, struct calls, 10240).
  * In per-CPU values every field is 64 bits wide: the exporter adds the copies up, and takes the greatest of fields
  * with a name that starts with last_. */

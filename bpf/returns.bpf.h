@@ -26,7 +26,7 @@ static __always_inline void *kernel_pointer(void *structure, __u32 at)
 }
 
 /* The trampoline's address in this process (get_trampoline_vaddr of the kernel). 0: not known. */
-static __always_inline __u64 trampoline(void)
+CHECKED_ONCE __u64 trampoline(void)
 {
 	void *mm, *area;
 
@@ -56,11 +56,14 @@ static __always_inline bool may_return(__u64 sp)
 }
 
 /* Whether the thread is in a call below this stack pointer, which still returns: then this one is on another stack. */
-static __noinline int is_beside_any(__u64 sp)
+CHECKED_ONCE int is_beside_any(__u64 sp)
 {
-	void *utask = kernel_pointer(bpf_get_current_task_btf(), task_utask), *instance;
+	void *utask, *instance;
 	__u64 stack;
 
+	if (!task_utask)
+		return 0;
+	utask = kernel_pointer(bpf_get_current_task_btf(), task_utask);
 	if (!utask)
 		return 0;
 	instance = kernel_pointer(utask, utask_instances);
@@ -90,13 +93,23 @@ static __always_inline bool at_call(struct pt_regs *ctx)
 	return task_utask && bpf_get_func_ip(ctx) == PT_REGS_IP(ctx);
 }
 
+/* The result of a session's program at a call: 1 prevents that the return is probed. The verifier knows nothing of a
+ * function's result that it checks once, so it is limited here, unseen by the compiler. */
+static __always_inline int prevented(struct pt_regs *ctx)
+{
+	__u64 beside = is_beside_any(PT_REGS_SP(ctx));
+
+	barrier_var(beside);
+	return beside & 1;
+}
+
 /* AT_RETURN(name) { ... } is a program with `struct pt_regs *ctx` that runs where a function returns. In a session it
- * begins at the call, where 1 prevents that the return is probed. */
+ * begins at the call. */
 #define AT_RETURN(name)                                                                                      \
 	static __always_inline int name##_body(struct pt_regs *ctx);                                         \
 	SEC("uretprobe/session")                                                                             \
 	int name(struct pt_regs *ctx)                                                                        \
 	{                                                                                                    \
-		return at_call(ctx) ? is_beside_any(PT_REGS_SP(ctx)) : name##_body(ctx);                     \
+		return at_call(ctx) ? prevented(ctx) : name##_body(ctx);                                     \
 	}                                                                                                    \
 	static __always_inline int name##_body(struct pt_regs *ctx)

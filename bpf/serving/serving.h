@@ -170,9 +170,6 @@ enum preface { NO_PREFACE, PRIOR_KNOWLEDGE, UPGRADED };
 /* Whether a word begins with a text. */
 #define BEGINS(word, text) (!(((word) ^ WORD(text)) << 8 * (9 - sizeof(text))))
 
-/* Of a function that the verifier checks once, not at each call. Its pointers may be NULL as far as it knows. */
-#define CHECKED_ONCE __attribute__((noinline))
-
 /* The smaller one. Compared again where the compiler cannot see it, so that the verifier does: older ones lose what they
  * knew of a number when it is copied. */
 static __always_inline __u32 at_most(__u64 size, __u32 most)
