@@ -111,9 +111,8 @@ class Supervisor(ABC, Generic[C]):
             self._thread.join(self.close_seconds + 1)
 
     def count_abandoned(self) -> int:
-        """Return the number of killed children that still exist."""
-        self._abandoned = [child for child in self._abandoned if child.ended() is None]
-        return len(self._abandoned)
+        """Return the number of killed children that still exist. Thread-safe."""
+        return sum(child.ended() is None for child in self._abandoned)
 
     def _run(self) -> None:
         pause, before = SHORTEST_PAUSE, ChildEnd("", "")
@@ -163,7 +162,7 @@ class Supervisor(ABC, Generic[C]):
             self.drop()
         finally:
             if not child.kill():
-                self._abandoned.append(child)
+                self._abandoned = [*(it for it in self._abandoned if it.ended() is None), child]
 
     def _follow(self, child: C) -> ChildEnd | None:
         """Receive a child's messages until its end. Returns None for a child that ended by itself."""

@@ -224,7 +224,7 @@ class FileWorker:
             since, began = now if runs or used else since, now
             patient = now - since < patience and idle < _TRICKLE * patience
             if not patient or self._interruptions != interruptions:
-                return False
+                return bool(child.poll.poll(0))  # it may have answered while this process stood still
         return True
 
     def _start(self) -> WorkerProcesses:

@@ -77,16 +77,18 @@ def test_dcgm(tmp_path: Path) -> None:
     assert held & ~most == 0
 
 
-def test_a_child_that_ends_late_is_reaped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_that_ends_late_is_reaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A killed child that has not ended in time is no zombie once another child was made, and nothing warns of it."""
     monkeypatch.setattr(children, "KILL_SECONDS", 0.0)
     with monkeypatch.context() as stopped:
         stopped.setattr(subprocess.Popen, "kill", lambda _: None)
-        late = ChildProcess("", "read line; exit 7", command=("/bin/sh", "-c"))
-        assert not late.kill()  # which closed its input, on which it ends
+        os.mkfifo(end := tmp_path / "end")
+        late = ChildProcess("", f"read line <{end}; exit 7", command=("/bin/sh", "-c"))
+        assert not late.kill()
     pid = late.pid
     del late
     gc.collect()
+    end.write_text("\n")
     until(lambda: state(pid) == "Z", "its end")
 
     another = ChildProcess("", "exit 0", command=("/bin/sh", "-c"))

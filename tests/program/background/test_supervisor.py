@@ -11,10 +11,10 @@ from typing import TypeVar
 
 import pytest
 
-from exporter.background import supervisor
+from exporter.background import child, supervisor
 from exporter.background.child import ChildProcess
 from exporter.background.supervisor import ChildEnd, Supervisor
-from tests.support import until
+from tests.support import PATIENCE, until
 
 HANG = "exec sleep 1000"
 WORK = "while read line; do :; done"
@@ -73,6 +73,7 @@ class Subject(Supervisor[Shell]):
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "SHORTEST_PAUSE", 0.01)
     monkeypatch.setattr(supervisor, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(child, "KILL_SECONDS", PATIENCE)  # on a busy machine a killed child may take its time to end
 
 
 S = TypeVar("S", bound="Subject")
@@ -85,6 +86,7 @@ def running(subject: S) -> Iterator[S]:
         yield subject
     finally:
         subject.close()
+        subject._thread.join(PATIENCE)  # closing waits for a moment only
 
 
 def exists(pid: int) -> bool:
@@ -126,8 +128,16 @@ def test_hang() -> None:
         assert not exists(subject.pids[0])
 
 
+class Patient(Subject):
+    """Waits for long from the first end on: a child that is slow is not taken for one that hangs."""
+
+    def ended(self, end: ChildEnd, before: ChildEnd) -> None:
+        self._start_patience = PATIENCE
+        super().ended(end, before)
+
+
 def test_hang_at_the_start() -> None:
-    with running(Subject(HANG, f"echo 2; {WORK}", start_patience=0.3)) as subject:
+    with running(Patient(HANG, f"echo 2; {WORK}", start_patience=0.3)) as subject:
         until(lambda: b"2" in subject.lines)
         assert ["stalled"] == [end.reason for end in subject.ends]
 
@@ -262,6 +272,7 @@ def test_one_replacement(monkeypatch: pytest.MonkeyPatch) -> None:
         for _ in range(20):  # checks whether a child may be started
             assert looks.acquire(timeout=30)
         assert (2, 2) == (len(subject.started), len(subject.ends))
+        subject._start_patience = PATIENCE  # the next one is not abandoned before it is seen
         subject.started[0].dead.set()
         until(lambda: len(subject.started) == 3)
         assert 1 == count()

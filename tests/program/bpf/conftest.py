@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from exporter.bpf import verdicts
 from tests.unit.bpf.mapped import Proc
+
+
+@pytest.fixture(autouse=True)
+def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verdicts, "SLICE", 30.0)  # a machine may stand still for longer than the usual slice
 
 
 @pytest.fixture(scope="module")

@@ -248,6 +248,7 @@ def test_the_last_places_are_for_files_of_root(
 
 def test_files_of_a_user_beyond_its_share_wait(proc: Proc, built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The user's next file is not read before some time has come back; the file is not forgotten."""
+    monkeypatch.setattr(shares, "REFILL", 0.0)
     kept = Attachments([Recorder()], proc.root, grace=0)
     kept.shares.spend(NOBODY, 1e3)
     mapping = proc.map(built)
@@ -306,13 +307,14 @@ def test_files_that_take_long_wait_for_all_others(
     def take_time(root: Path, mapping: Mapping, *rest: Any) -> Any:
         within = rest[-1]
         if mapping.size == newcomer.stat().st_size:
-            return examine(root, mapping, *rest)
+            return examine(root, mapping, *rest[:-1], None)
         spent[0] += within or 2.3
         if within is None:
             given_up.append(mapping.number)
             raise TooLong("it takes long")
         raise TakesLonger("it takes longer")
 
+    monkeypatch.setattr(verdicts, "SLICE", 0.01)
     monkeypatch.setattr(verdicts, "examine", take_time)
     monkeypatch.setattr(attachments.WORKER, "spent", lambda: spent[0])
     kept = Attachments([Recorder()], proc.root, grace=0)

@@ -12,6 +12,7 @@ import pytest
 from exporter.bpf import events
 from exporter.bpf.events import Events, _Stream
 from exporter.bpf.native import BpfError
+from tests.support import PATIENCE
 
 
 def test_a_slow_reader_delays_no_scrape() -> None:
@@ -27,7 +28,7 @@ def test_a_slow_reader_delays_no_scrape() -> None:
             target=lambda: found.extend(int(str(it.value)) for it in events.collect()), daemon=True
         )
         thread.start()
-        thread.join(2)
+        thread.join(PATIENCE)
         assert [23] == found
     events.streams.clear()
     events.close()

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from exporter.bpf import file_worker, placement
+from exporter.bpf import file_worker, file_worker_child, placement
 from exporter.bpf import find_places as finding
 from exporter.bpf.elf import Elf, ElfError, TakesLonger
 from exporter.bpf.file_worker import ChildError, FileArgument, FileWorker, Stuck, TooLong
@@ -24,6 +24,7 @@ from exporter.bpf.find_places import find_places
 from exporter.bpf.library import Library, search
 from exporter.verbs.code.providers import ProviderFunctions, ProviderNames, find
 from tests.program.bpf.test_elf import sparse
+from tests.support import PATIENCE
 from tests.unit.bpf import file_worker_calls, fuse
 from tests.unit.bpf.fuse import hung
 
@@ -38,6 +39,12 @@ def worker() -> Iterator[FileWorker]:
     made = FileWorker(idle=5, patience=1)
     yield made
     made.close()
+
+
+@pytest.fixture
+def killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Children that are killed end in time, as on a machine that is not busy."""
+    monkeypatch.setattr(file_worker_child, "_KILL_SECONDS", PATIENCE)
 
 
 def library(path: Path) -> Library:
@@ -179,6 +186,7 @@ def test_interrupted() -> None:
     worker.close()
 
 
+@pytest.mark.usefixtures("killed")
 def test_a_stopped_child_is_no_stuck_device(worker: FileWorker) -> None:
     """A child that somebody stops is replaced, and its file's device is not blamed: the file is read at once again."""
     file = FileArgument(str(PROGRAM), device=PROGRAM.stat().st_dev)
@@ -190,6 +198,7 @@ def test_a_stopped_child_is_no_stuck_device(worker: FileWorker) -> None:
     assert (PROGRAM.stat().st_size, 0) == (worker.call(file_worker_calls.size, file), worker.stuck)
 
 
+@pytest.mark.usefixtures("killed")
 def test_interrupted_is_not_stuck() -> None:
     """Whoever reads files next, after a reload, reads those of the same device: nothing was wrong with it."""
     worker = FileWorker(patience=300)

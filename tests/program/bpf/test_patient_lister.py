@@ -14,7 +14,7 @@ from exporter.bpf import patient_lister
 from exporter.bpf.mappings import Mapping
 from exporter.bpf.native import BpfError
 from exporter.bpf.patient_lister import PatientLister
-from tests.support import until
+from tests.support import PATIENCE, until
 
 STUCK, OTHERS = 7, (8, 9)
 
@@ -58,6 +58,14 @@ def lister(source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     for name in (STUCK, *OTHERS, "self"):
         (tmp_path / str(name)).mkdir()
     lister = PatientLister(source, tmp_path)
+    call = lister.patience.call
+
+    def patiently(key: int, function: Any, seconds: float | None) -> Any:
+        """Only what is locked has a time limit: what a busy machine does late is not."""
+        pids = getattr(function.args[0], "args", [(STUCK, *OTHERS)])[0]
+        return call(key, function, seconds if seconds is None or source.locked.intersection(pids) else PATIENCE)
+
+    monkeypatch.setattr(lister.patience, "call", patiently)
     yield lister
     lister.close()
     assert source.closed
@@ -72,10 +80,10 @@ def test_a_process_that_cannot_be_listed_is_left_out(source: Source, lister: Pat
     assert [*OTHERS] == pids(lister.everything())
     assert {STUCK} == lister.left_out
     assert [8] == pids(lister.of([STUCK, 8]))
-    threads = threading.active_count()
+    threads = {*threading.enumerate()}
     for _ in range(100):
         assert [8] == pids(lister.of([STUCK, 8]))
-    assert threads == threading.active_count()  # nobody waits for it again
+    assert {*threading.enumerate()} <= threads  # nobody waits for it again
     source.locked.clear()
     source.answers.set()
     until(lambda: [STUCK, *OTHERS] == pids(lister.everything()), "listed again")

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from exporter.bpf import attachments, hooks, shares, verdicts
+from exporter.bpf import attachments, hooks, shares
 from exporter.bpf.attached import Attached
 from exporter.bpf.attachments import Attachments
 from exporter.bpf.library import KeepingInterest, Library
@@ -43,7 +43,6 @@ class Node:
         monkeypatch.setattr(attachments, "MAX_LIBRARIES", PLACES)
         monkeypatch.setattr(attachments, "FOR_ROOT", 0)
         monkeypatch.setattr(shares, "PLACES", EACH)
-        monkeypatch.setattr(verdicts, "SLICE", 30.0)  # a machine may stand still for longer than the usual slice
         self._folder, self._built = folder, built
         self._proc, self.interest = Proc(folder / "proc"), Keeper()
         self.kept = Attachments([self.interest], self._proc.root, grace=3600)
