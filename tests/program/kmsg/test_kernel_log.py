@@ -59,7 +59,7 @@ def log(tmp_path: Path) -> Iterator[Log]:
     yield made
     for subscription in made.received:
         subscription.close()
-    assert not threads()
+    until(lambda: not threads(), "the reader ends")
 
 
 def threads() -> list[str]:
@@ -96,7 +96,7 @@ def test_the_reader_ends_with_the_last_subscription(log: Log) -> None:
     until(lambda: len(log.texts(two)) == 1)
     assert [] == log.texts(one)
     two.close()
-    assert [] == threads()
+    until(lambda: not threads(), "the reader ends")
     two.close()
     never.close()
 

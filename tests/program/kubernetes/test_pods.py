@@ -13,6 +13,7 @@ from exporter.kubernetes import pods
 from exporter.kubernetes.pods import Pod, label_names, parse, url_of
 from exporter.options import SettingsError
 from tests.standins.pods import TOKEN, Api, api, listing, pod
+from tests.support import PATIENCE
 
 pytestmark = pytest.mark.evidence(feature="labels of pods", on="stand-in")
 
@@ -20,7 +21,7 @@ NAMES = label_names(("app", "example.com/team"))
 needs_openssl = pytest.mark.skipif(not shutil.which("openssl"), reason="openssl is not installed")
 
 
-def fetch(running: Api, seconds: float = 5.0) -> list[Pod]:
+def fetch(running: Api, seconds: float = PATIENCE) -> list[Pod]:
     return pods.pods(kubernetes.Api(running.url, running.token_file, running.ca, seconds), NAMES)
 
 
@@ -69,7 +70,7 @@ def test_nobody_vouches_for_it(tmp_path: Path) -> None:
     """A server that the authorities do not know gets no request, hence no token."""
     with api(tmp_path, pod("a", app="llm")) as running:
         with pytest.raises(OSError, match="CERTIFICATE_VERIFY_FAILED"):
-            pods.pods(kubernetes.Api(running.url, running.token_file, None, 5), NAMES)
+            pods.pods(kubernetes.Api(running.url, running.token_file, None, PATIENCE), NAMES)
         running.ca.unlink()
         with pytest.raises(OSError, match="there is no .*/ca.crt; give --kubernetes.ca-file"):
             fetch(running)

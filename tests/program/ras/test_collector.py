@@ -17,7 +17,7 @@ from exporter.resolve.communicators import Communicators, Member
 from exporter.views import prometheus
 from tests.nodes import make_node
 from tests.standins import ras
-from tests.support import until
+from tests.support import PATIENCE, until
 
 HASH = f"{0xC0FFEE:016x}"
 
@@ -39,7 +39,7 @@ def make(monkeypatch: pytest.MonkeyPatch, server: ras.RasServer) -> Iterator[Cal
     def start(*members: Member, **settings: Any) -> Ras:
         communicators = Communicators()
         communicators.replace(members)
-        chosen = {flag.name: flag.default for flag in FLAGS} | {"interval": 1.0, "timeout": 1.0} | settings
+        chosen = {flag.name: flag.default for flag in FLAGS} | {"interval": 1.0, "timeout": PATIENCE} | settings
         made.append(Ras(make_node(chosen, None, None, None, communicators=communicators)))
         made[-1].start()
         return made[-1]
@@ -86,9 +86,8 @@ def test_missing_ranks(make: Callable[..., Ras], server: ras.RasServer) -> None:
 
 def test_a_job_is_queried_once(make: Callable[..., Ras], server: ras.RasServer) -> None:
     """Several processes behind one endpoint are one query a round, and other ranks than 0 are not queried at all."""
-    make(member(0), member(0, pid=os.getppid()), member(1, pid=1), interval=3.0)
-    until(lambda: server.queries)
-    time.sleep(0.5)
+    collector = make(member(0), member(0, pid=os.getppid()), member(1, pid=1), interval=3600.0)
+    collector._poller.poll()
 
     assert 1 == server.queries
 
@@ -106,7 +105,7 @@ def test_silence(make: Callable[..., Ras], server: ras.RasServer, monkeypatch: p
     """A job that hangs is counted and logged; its last answer is shown for a while, then no more."""
     intervals = module.KEPT
     monkeypatch.setattr(module, "KEPT", 1000)  # for a busy machine: until that was seen
-    collector = make(member(0))
+    collector = make(member(0), timeout=1.0)
     until(lambda: ("nccl_ras_communicators",) in values(collector))
     server.hang.set()
     until(lambda: list(collector.problems()))

@@ -67,7 +67,7 @@ def test_answers_that_fill_memory(server: ras.RasServer, piece: str, monkeypatch
     watching.start()
     try:
         with pytest.raises(ReportError):
-            query(PROC, os.getpid(), at(server.port), 10)
+            query(PROC, os.getpid(), at(server.port), PATIENCE)
     finally:
         over.set()
         watching.join()
@@ -105,7 +105,7 @@ def test_more_than_any_job_has(server: ras.RasServer, report: str) -> None:
     server.answer = report
 
     with pytest.raises(ReportError):
-        query(PROC, os.getpid(), at(server.port), 10)
+        query(PROC, os.getpid(), at(server.port), PATIENCE)
 
 
 def test_child_has_nothing(server: ras.RasServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +128,7 @@ def test_child_has_nothing(server: ras.RasServer, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(subprocess, "Popen", watched)
     server.answer = ras.report()
-    query(PROC, os.getpid(), at(server.port), 10)
+    query(PROC, os.getpid(), at(server.port), PATIENCE)
 
     assert f"CapEff:\t{0:016x}" in seen[0]
     assert str(256 * MIB) in seen[1]

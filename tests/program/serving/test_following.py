@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import subprocess
-import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from exporter.serving import following
 from exporter.serving.following import Following
-from tests.support import until
+from tests.support import PATIENCE, until
 
 
 class Rows(dict[int, int]):
@@ -52,18 +52,22 @@ def walks(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     return made
 
 
-def test_many_starts(processes: list[int], walks: list[list[int]]) -> None:
+def test_many_starts(processes: list[int], walks: list[list[int]], monkeypatch: pytest.MonkeyPatch) -> None:
     """All users are followed at once; /proc is walked for the first, and a second later for the others together."""
-    rows, candidates = Rows(), Rows()
+    rows, candidates, timers = Rows(), Rows(), list[tuple[float, Callable[[], None]]]()
+    timer = SimpleNamespace(start=lambda: None, cancel=lambda: None, join=lambda: None)
+    monkeypatch.setattr(following.threading, "Timer", lambda *given: timers.append(given) or timer)
+    monkeypatch.setattr(following.time, "monotonic", lambda: 100.0)
     followed = Following(Path("/proc"), rows, candidates)
-    began = time.monotonic()
     for pid in processes:
         followed.started(pid)
     assert set(processes) == set(rows) and {pid % 64 for pid in processes} == set(candidates)
-    until(lambda: len(walks) > 1, "walked")
+    assert [processes[:1]] == walks
+    [(seconds, walk)] = timers
+    walk()
     followed.close()
     assert [processes[:1], sorted(processes)] == walks
-    assert time.monotonic() - began >= following.PAUSE_SECONDS
+    assert following.PAUSE_SECONDS == seconds
 
 
 def test_what_has_ended(processes: list[int], walks: list[list[int]]) -> None:
@@ -79,8 +83,9 @@ def test_what_has_ended(processes: list[int], walks: list[list[int]]) -> None:
     followed.close()
 
 
-def test_after_close(processes: list[int], walks: list[list[int]]) -> None:
+def test_after_close(processes: list[int], walks: list[list[int]], monkeypatch: pytest.MonkeyPatch) -> None:
     """A walk that is due is not made any more."""
+    monkeypatch.setattr(following, "PAUSE_SECONDS", PATIENCE)
     followed = Following(Path("/proc"), Rows(), Rows())
     for pid in processes:
         followed.started(pid)

@@ -20,7 +20,7 @@ from exporter.stacks import opener, record, worker
 from exporter.stacks.opener import ADMIT, Opener
 from exporter.stacks.record import MOST_BYTES
 from exporter.stacks.worker import StackWorker, _Child
-from tests.support import until
+from tests.support import PATIENCE, until
 
 HUNG, FINE = 4711, 4712
 
@@ -33,6 +33,7 @@ class Scripted(StackWorker):
 
     def _spawn(self) -> _Child:
         self.started += 1
+        worker.ANSWER_SECONDS = 0.2 if self.started == 1 else PATIENCE  # only the first one has to be given up
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
         threading.Thread(target=self._answer, args=(theirs, process.pid), daemon=True).start()
@@ -75,8 +76,11 @@ def test_a_process_on_a_file_system_that_hangs_is_left_out(
     assert f"a file of process {HUNG} cannot be opened" in caplog.text
 
 
-def test_a_process_is_opened_again_once_its_pid_is_anothers(scripted: Scripted) -> None:
+def test_a_process_is_opened_again_once_its_pid_is_anothers(
+    scripted: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
     until(lambda: scripted.started == 2 and scripted.child, "it is replaced")
+    monkeypatch.setattr(worker, "ANSWER_SECONDS", 0.2)
     scripted.end([HUNG])
     scripted.admit([HUNG])
     until(lambda: scripted.started == 3, "that is tried")

@@ -19,7 +19,7 @@ from exporter.nvml.gpus import Gpus
 from exporter.nvml.snapshot import Event, Gpu, GpuIdentity, GpuSnapshot
 from exporter.views.prometheus import name
 from tests.nodes import make_node
-from tests.support import until
+from tests.support import PATIENCE, until
 from tests.unit.cuda.fakes import FakeProcesses
 
 UUID = "GPU-f1648d72-c7c8-9814-2832-7a062b009188"
@@ -139,13 +139,14 @@ def test_replay(bench: Bench) -> None:
 
 def test_both_sources(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault of both log and NVML counts once; a fault of NVML alone counts too, for its GPU."""
-    monkeypatch.setattr(duplicates, "SAME_WITHIN", 2.0)
+    monkeypatch.setattr(duplicates, "SAME_WITHIN", PATIENCE)
     bench.nvml(gpu(), gpu("GPU-2", 4, "00000000:5E:00.0"))
     bench.ready()
     bench.gpus.publish(Event(UUID, time.time(), "xid", 79))
     bench.log_line(XID)
-    bench.gpus.publish(Event("GPU-2", time.time(), "xid", 48))
-    bench.gpus.publish(Event("GPU-2", time.time(), "ecc_double_bit", 0))
+    until(lambda: bench.value("gpu_xid_errors_total", xid="79") == 1)
+    bench.gpus.publish(Event("GPU-2", time.time() - PATIENCE, "xid", 48))
+    bench.gpus.publish(Event("GPU-2", time.time() - PATIENCE, "ecc_double_bit", 0))
     until(lambda: bench.value("gpu_xid_errors_total", xid="48") == 1)
 
     assert [("3", "79", 1), ("4", "48", 1)] == sorted(
@@ -235,7 +236,7 @@ def test_close(bench: Bench) -> None:
 
     bench.gpus.publish(Event(UUID, time.time() - 60, "xid", 79))
     assert [] == [sample for sample in collector.collect() if sample.metric.name.startswith("gpu.")]
-    assert set() == {thread.name for thread in threading.enumerate()} & {"kmsg", "xid spans"}
+    until(lambda: not {thread.name for thread in threading.enumerate()} & {"kmsg", "xid spans"}, "its threads end")
 
 
 def test_faults_of_the_node(bench: Bench) -> None:
