@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import socket
@@ -33,9 +34,14 @@ def until(condition: Callable[[], T], what: object = "", seconds: float = PATIEN
 
 
 def free_port() -> int:
-    """Return a TCP port that nothing listens on now, below those that Linux gives to connections of its own choice."""
+    """Return a TCP port that nothing listens on now, below those that Linux gives to connections of its own choice.
+
+    Workers of pytest have ports apart: what one is about to listen on is not free for another.
+    """
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     while True:
-        port = _RANDOM.randrange(10_000, 32_000)
+        port = _RANDOM.randrange(10_000 + worker, 32_000, workers)
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port

@@ -85,19 +85,17 @@ def test_pods_process_gpus(start: Callable[..., Exporter], running: Kubelet, tmp
     ]
     exporter = start(gpus=4)
     exporter.await_(lambda: sum("gpu_uuid" in it for it in series(exporter, "gpu_allocation_info")) == 4)
-    exporter.await_(lambda: len(owners(exporter)) == 4)
     train = {"pod": "train-0", "namespace": "ml", "container": "main"}
+    exporter.await_(lambda: {"0": train, "1": train, "2": {}, "3": {}} == owners(exporter))
 
-    assert {"0": train, "1": train, "2": {}, "3": {}} == owners(exporter)
     with Prometheus(tmp_path, exporter.address, []) as prometheus:
         query = "sum by (namespace, pod) (hw_power_watts * on (gpu_uuid) group_right () gpu_allocation_info)"
 
-        def joined() -> dict[str, float] | None:
-            found = {dict(labels)["pod"]: value for labels, value in prometheus.query(query).items()}
-            return found if len(found) == 3 else None
+        def joined() -> dict[str, float]:
+            return {dict(labels)["pod"]: value for labels, value in prometheus.query(query).items()}
 
-        found = until(joined, "Prometheus joins them")
-    assert {"train-0": 2 * 312.456, "serve-1": 312.456, "serve-2": 312.456} == pytest.approx(found)
+        expected = {"train-0": 2 * 312.456, "serve-1": 312.456, "serve-2": 312.456}
+        until(lambda: expected == pytest.approx(joined()), joined)
 
     running.pods = [pod("other", container("main", UUID.format(3)))]
     other = {"pod": "other", "namespace": "ml", "container": "main"}

@@ -109,6 +109,7 @@ class Both:
         """Wait until there is a time to evaluate queries at."""
         scrapes = f"up[{SETTLED}s]"
         healthy = f"min_over_time({scrapes}) == 1 and count_over_time({scrapes}) >= {SETTLED - 1}"
+        healthy += f' and on () max_over_time(accel_exporter_source_stalled{{source="nvml"}}[{SETTLED}s]) == 0'
 
         def settled() -> bool:
             self.at = time.time() - 1
@@ -243,7 +244,7 @@ def test_rules(nodes: dict[str, Both]) -> None:
     rules = {rule: query.replace("> 300", "> 2").replace(":1m]", ":1s]") for rule, query in RULES.items()}
     both = nodes["healthy"]
     both.settle()
-    assert {} == {rule: found for rule, query in rules.items() if (found := both.prometheus.query(query))}
+    assert {} == {rule: found for rule, query in rules.items() if (found := both.prometheus.query(query, both.at))}
 
     both.exporter.scenario.set(FAULTY)
     both.await_(*(rules[rule] for rule in rules.keys() - SILENT))

@@ -37,8 +37,9 @@ def _libraries() -> None:
 def start(tmp_path: Path) -> Iterator[Callable[[Scenario], Exporter]]:
     started: list[Exporter] = []
 
-    def start(scenario: Scenario) -> Exporter:
-        started.append(Exporter(tmp_path, "--profile=debug", *NVML_ALONE, **scenario.environment()).await_ready())
+    def start(scenario: Scenario, *flags: str) -> Exporter:
+        given = ("--profile=debug", *NVML_ALONE, *flags)
+        started.append(Exporter(tmp_path, *given, **scenario.environment()).await_ready())
         return started[-1]
 
     yield start
@@ -87,8 +88,8 @@ def test_eight_gpus(tmp_path: Path, start: Callable[[Scenario], Exporter]) -> No
     exporter = start(Scenario(tmp_path, **{"gpus": 8, "gpu5.process.0": f"{os.getpid()} compute 1073741824 50 20"}))
     exporter.await_(lambda: len(exporter.family("gpu_sm_active_ratio")) == 8)
     exporter.await_(lambda: len(exporter.family("gpu_process_memory_usage_bytes")) == 1)
+    exporter.await_(lambda: status(exporter) == ["ok"] * 8)
 
-    assert ["ok"] * 8 == status(exporter)
     assert 8 * 18 * 2 == len(exporter.family("gpu_nvlink_link_io_bytes_total"))
     [(labels, value)] = exporter.family("gpu_process_memory_usage_bytes").items()
     assert 2**30 == value
@@ -126,7 +127,7 @@ def test_one_of_eight_is_lost(tmp_path: Path, start: Callable[[Scenario], Export
 def test_a_call_that_never_returns(tmp_path: Path, start: Callable[[Scenario], Exporter]) -> None:
     """A call that hangs is a metric, no scrape waits for the call, and the other GPUs are read again."""
     scenario = Scenario(tmp_path, gpus=8)
-    exporter = start(scenario)
+    exporter = start(scenario, "--collector.nvml.fast-interval=2")  # time to see it, also on a busy machine
     exporter.await_(lambda: status(exporter) == ["ok"] * 8)
     scenario.set({"hang": "nvmlDeviceGetFieldValues@2"})
     pages: list[str] = []
@@ -150,11 +151,10 @@ def test_the_driver_is_replaced(tmp_path: Path, start: Callable[[Scenario], Expo
     exporter = start(scenario)
     exporter.await_(lambda: status(exporter) == ["ok"])
     scenario.set({"error.nvmlDeviceGetFieldValues": 18})
-    exporter.await_(lambda: exporter.value('accel_exporter_nvml_restarts_total{reason="driver_replaced"}') == 1)
+    exporter.await_(lambda: (exporter.value('accel_exporter_nvml_restarts_total{reason="driver_replaced"}') or 0) >= 1)
     scenario.set({"error.nvmlDeviceGetFieldValues": None, "driver": "590.48"})
     exporter.await_(lambda: 'driver_version="590.48"' in "".join(exporter.family("hw_gpu_info")))
-
-    assert ["ok"] == status(exporter)
+    exporter.await_(lambda: status(exporter) == ["ok"])
 
 
 def test_release(tmp_path: Path, start: Callable[[Scenario], Exporter]) -> None:

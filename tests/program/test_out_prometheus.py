@@ -144,7 +144,8 @@ def test_every_scrape_succeeded(scraped: Prometheus, job: str) -> None:
     """Scrapes succeed once a second (which `wait` has seen), and all series come every time."""
     complete = f"scrape_samples_scraped{{job='{job}'}} > 0"
     assert scraped.value(f"min_over_time(({complete})[1m:1s])") >= SERIES
-    assert 1 == scraped.value(f"accel_exporter_collector_success{{job='{job}', collector='load'}}")
+    success = f"accel_exporter_collector_success{{job='{job}', collector='load'}}"
+    assert 1 == scraped.value(f"last_over_time({success}[1m])")
     assert b"level=warn" not in scraped.log.read_bytes().partition(b"Server is ready")[2]
 
 
@@ -158,7 +159,7 @@ def test_rate_is_the_workloads(scraped: Prometheus, job: str) -> None:
 
 def test_hostile_label_is_stored_as_it_is(scraped: Prometheus) -> None:
     """A process name with quotes, newlines, controls and an invalid byte is one label value of one series."""
-    [result] = scraped.data("query", query="test_launches_total{job='plain'}")["result"]
+    [result] = scraped.data("query", query="last_over_time(test_launches_total{job='plain'}[1m])")["result"]
 
     assert HOSTILE.replace("\udcff", "\ufffd") == result["metric"]["comm"]
 

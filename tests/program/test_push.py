@@ -18,9 +18,10 @@ from exporter.options import SettingsError
 from exporter.otlp import OtlpSettings, Plan, plan
 from exporter.otlp_answer import LONGEST_PAUSE, Reasons, pause
 from exporter.push import PARTIAL, Push, _Link
+from exporter.sampling import Budget
 from exporter.views import prometheus
 from tests.standins import otlp_sink
-from tests.support import PATIENCE, until
+from tests.support import PATIENCE, free_port, until
 
 CALLS = Metric("test.calls", "Calls.", Kind.COUNTER, "{call}", labels=("n",))
 WAIT = Metric("test.wait", "Waits.", Kind.HISTOGRAM, "s")
@@ -48,6 +49,12 @@ def short_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
 def patient(short_timeout: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exports have the usual time: a busy machine gives none up."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "10")
+
+
+@pytest.fixture
+def less_patient(short_timeout: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same for tests of refusals after which the SDK tries again until the time is over."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "4")
 
 
 def span(number: int) -> Span:
@@ -101,6 +108,7 @@ def test_everything_arrives(sink: Any, protocol: str) -> None:
     assert {"service.version", "service.instance.id", "host.name", "host.arch"} <= set(resource)
 
 
+@pytest.mark.usefixtures("less_patient")
 def test_refusing_collector_costs_counted_spans(sink: Any, protocol: str, caplog: pytest.LogCaptureFixture) -> None:
     """While the collector refuses, spans are dropped and counted, logged in one line each; later ones arrive."""
     caplog.set_level(logging.INFO, "exporter")
@@ -122,6 +130,7 @@ def test_refusing_collector_costs_counted_spans(sink: Any, protocol: str, caplog
     assert 4 == len(lines)
 
 
+@pytest.mark.usefixtures("less_patient")
 def test_the_reason_of_a_refusal(caplog: pytest.LogCaptureFixture) -> None:
     """The log has the HTTP status, and another line when that changes. A redirect, which is not followed, delivers
     nothing.
@@ -241,6 +250,7 @@ def busy(_: Any) -> Iterator[bytes]:
     yield b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 3600\r\nContent-Length: 0\r\n\r\n"
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_busy_endpoint_gets_no_further_request(web: otlp_sink.HttpSink) -> None:
     """While a Retry-After lasts spans wait in the queue, and metrics are not sent."""
     web.answer = busy
@@ -354,7 +364,8 @@ def test_hanging_collector_costs_a_bounded_queue(sink: Any, protocol: str) -> No
     subject.stop()  # before the collector answers
 
     assert 0 < int(str(waiting["spans_queued"])) <= 100
-    assert int(str(waiting["spans_dropped_total queue_full"])) >= 4880
+    # A slow machine may meanwhile have given up an export too.
+    assert sum(int(str(value)) for name, value in waiting.items() if name.startswith("spans_dropped_total")) >= 4880
     dropped = sum(int(str(value)) for name, value in counts(subject).items() if name.startswith("spans_dropped_total"))
     assert 4980 <= dropped <= 5000
 
@@ -385,6 +396,7 @@ def test_budget_is_kept(sink: Any, protocol: str) -> None:
     """Spans beyond the limit of a second are dropped with the reason; the rest arrives."""
     settings = OtlpSettings(sink.endpoint, protocol, spans_per_second=100)
     subject = Push(plan(settings, {"OTEL_BSP_SCHEDULE_DELAY": "50"}), samples, started=1000.0)
+    subject._budget = Budget(100, lambda: 0.0)  # all come within a second, also on a busy machine
     subject.start()
     for number in range(300):
         subject.span(span(number))
@@ -392,7 +404,7 @@ def test_budget_is_kept(sink: Any, protocol: str) -> None:
     sink.wait_for(lambda sink: len(list(sink.spans())) == 300 - dropped)
     subject.stop()
 
-    assert 150 <= dropped <= 200
+    assert 200 == dropped
 
 
 @pytest.mark.usefixtures("patient")
@@ -414,7 +426,7 @@ def test_sampling_keeps_whole_traces_and_marks_parts(sink: Any, protocol: str) -
 def test_disappeared_collector_is_found_again(protocol: str) -> None:
     """A collector that goes and comes back on the same port gets spans again; in between they are counted."""
     kind = otlp_sink.GrpcSink if protocol == "grpc" else otlp_sink.HttpSink
-    sink = kind()
+    sink = kind(free_port())  # one that no client gets meanwhile
     subject = push(sink.endpoint, protocol)
     subject.span(span(0))
     sink.wait_for(lambda sink: list(sink.spans()))

@@ -144,8 +144,10 @@ static int enter(const char *function, const struct device *device)
 	int gpu = device ? device->gpu : -1;
 	count(function);
 	read_scenario(getenv("ACCEL_NVML_SCENARIO"), DEFAULTS);
-	while (concerns("hang", function, gpu))
+	while (concerns("hang", function, gpu)) {
+		count("hang");
 		pause();
+	}
 	if (concerns("crash", function, gpu))
 		raise(SIGSEGV);
 	const char *delay = text_of("delay.%s", function), *error = text_of("error.%s", function);

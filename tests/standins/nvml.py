@@ -17,6 +17,7 @@ from typing import Self, TypeVar
 import pytest
 
 from exporter.nvml.snapshot import FAST, ChildOptions, Message, NvmlStarted, SetRead, decode
+from tests.support import PATIENCE
 
 HERE = Path(__file__).parent
 LIBRARY = HERE / "build/nvml/libnvidia-ml.so.1"
@@ -91,12 +92,12 @@ class Worker:
 
     def __exit__(self, *_: object) -> None:
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(PATIENCE)
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 pipe.close()
 
-    def until(self, kind: type[M], wanted: Callable[[M], bool] = lambda _: True, seconds: float = 20.0) -> M:
+    def until(self, kind: type[M], wanted: Callable[[M], bool] = lambda _: True, seconds: float = PATIENCE) -> M:
         """The next message that is wanted; fails when none comes in time."""
         deadline = time.monotonic() + seconds
         while True:
@@ -129,7 +130,7 @@ class Worker:
         """The exit status after its input is closed."""
         assert self.process.stdin is not None
         self.process.stdin.close()
-        return self.process.wait(10)
+        return self.process.wait(PATIENCE)
 
     def _listen(self, seconds: float) -> bool:
         assert self.process.stdout is not None

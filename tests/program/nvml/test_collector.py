@@ -122,8 +122,7 @@ def test_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     collector = nvml.create(shared)
     collector.start()
     try:
-        until(lambda: len(shared.gpus.snapshot().gpus) == 2)
-        during = shared.gpus.snapshot()
+        during = until(lambda: it if len((it := shared.gpus.snapshot()).gpus) == 2 and it.state == "running" else None)
     finally:
         collector.close()
 

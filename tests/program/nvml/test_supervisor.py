@@ -38,6 +38,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A child that is slow, as on a busy machine, is not taken for one that hangs."""
     for limit in ("STALLED", "FRESH"):
         monkeypatch.setattr(supervision, limit, PATIENCE / INTERVALS["fast"])
+    monkeypatch.setattr(supervision, "RELEASE_SECONDS", PATIENCE)
 
 
 @contextmanager
@@ -70,12 +71,12 @@ def stalled(supervisor: NvmlSupervisor) -> bool:
     return values(supervisor)['accel_exporter_source_stalled{source="nvml"}'] == 1
 
 
+@pytest.mark.usefixtures("patient")
 def test_reads(scenario: Scenario) -> None:
     """The child's readings are in the snapshot, with the age of each set."""
     with running() as supervisor:
         until(lambda: all_ok(supervisor) and len(supervisor.snapshot().gpus[2].sets) == 3)
-        until(lambda: _young(values(supervisor)))
-        own = values(supervisor)
+        own = until(lambda: own if _young(own := values(supervisor)) else None)
 
     assert (0, 1, 0) == (
         own['accel_exporter_source_stalled{source="nvml"}'],
@@ -108,12 +109,26 @@ def test_many_descriptors(scenario: Scenario) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_hang(scenario: Scenario) -> None:
+def _hung(scenario: Scenario) -> bool:
+    return "hang" in scenario.calls()
+
+
+def test_hang(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
     """A call that hangs is a stall within three intervals; the child is replaced, and the GPU is in quarantine."""
+    monkeypatch.setattr(supervision, "FRESH", PATIENCE / INTERVALS["fast"])  # of a child that does not hang
     with running() as supervisor:
         until(lambda: all_ok(supervisor))
         scenario.set({"hang": "nvmlDeviceGetPowerUsage@1"})
+        until(lambda: _hung(scenario))
         unnoticed = _longest_silence(supervisor)
+        sentence = supervisor.stalled
+
+        def once(silent: float) -> str:
+            monkeypatch.setattr(supervisor, "_patience", PATIENCE)
+            return sentence(silent)
+
+        monkeypatch.setattr(supervisor, "stalled", once)
+        monkeypatch.setattr(supervisor, "_patience", 3 * INTERVALS["fast"])
         until(lambda: states(supervisor.snapshot()) == ["ok", "stalled", "ok"])
         restarts = values(supervisor)['accel_exporter_nvml_restarts_total{reason="stalled"}']
 
@@ -128,10 +143,11 @@ def _longest_silence(supervisor: NvmlSupervisor) -> float:
     silences = [0.0]
 
     def noticed() -> bool:
-        silent = time.monotonic() - supervisor.last_message
+        at, silent = supervisor.last_message, time.monotonic() - supervisor.last_message
         if stalled(supervisor):
             return True
-        silences.append(silent)
+        if at == supervisor.last_message:
+            silences.append(silent)
         return False
 
     until(noticed)
@@ -153,8 +169,7 @@ def test_crash(scenario: Scenario) -> None:
     with running() as supervisor:
         until(lambda: all_ok(supervisor))
         scenario.set({"crash": "nvmlDeviceGetFieldValues"})
-        until(lambda: supervisor.snapshot().state == "restarting")
-        reason = supervisor.snapshot().reason
+        reason = until(lambda: it.reason if (it := supervisor.snapshot()).state == "restarting" else "")
         scenario.set({"crash": None})
         until(lambda: all_ok(supervisor))
         restarts = values(supervisor)['accel_exporter_nvml_restarts_total{reason="crashed"}']
@@ -176,7 +191,7 @@ def test_driver_replaced(scenario: Scenario) -> None:
         own = values(supervisor)
 
     assert driver is not None and "590.10" == driver.version
-    assert 1 == own['accel_exporter_nvml_restarts_total{reason="driver_replaced"}']
+    assert 1 <= own['accel_exporter_nvml_restarts_total{reason="driver_replaced"}']
 
 
 @pytest.mark.usefixtures("patient")
@@ -214,19 +229,21 @@ def test_release(scenario: Scenario) -> None:
     with running() as supervisor:
         until(lambda: all_ok(supervisor))
 
-        assert supervisor.release(4.0)
+        assert supervisor.release(PATIENCE)
         assert 1 == scenario.calls()["nvmlShutdown"]
         assert 1 == values(supervisor)["accel_exporter_nvml_released"]
         assert not any(gpu.sets for gpu in supervisor.snapshot().gpus)
+        supervisor.release(0.1)
         until(lambda: all_ok(supervisor))
 
 
 def test_release_of_a_child_that_hangs(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
     """A release fails while the child hangs; no new child opens handles in that time."""
+    monkeypatch.setattr(supervision, "FRESH", PATIENCE / INTERVALS["fast"])  # it is not replaced before the release
     with running() as supervisor:
         until(lambda: all_ok(supervisor))
-        monkeypatch.setattr(supervisor, "_patience", PATIENCE)  # the child is not replaced before the release
         scenario.set({"hang": "nvmlDeviceGetPowerUsage"})
+        until(lambda: _hung(scenario))
         until(lambda: stalled(supervisor))
 
         assert not supervisor.release(PATIENCE)
@@ -264,11 +281,12 @@ def test_release_while_there_is_no_child(scenario: Scenario) -> None:
         until(lambda: supervisor.snapshot().state == "restarting")
         scenario.set({"init": None})
 
-        assert supervisor.release(4.0)
+        assert supervisor.release(PATIENCE)
         assert 1 == values(supervisor)["accel_exporter_nvml_released"]
         before = scenario.calls()["nvmlInitWithFlags"]
         time.sleep(1.5)
         assert before == scenario.calls()["nvmlInitWithFlags"]
+        supervisor.release(0.1)
         until(lambda: all_ok(supervisor))
 
 

@@ -19,6 +19,7 @@ from exporter.model import Distribution, Labels
 from exporter.serving import engine_numbers, engine_pages
 from exporter.serving.engine_numbers import EngineNumbers
 from tests.nodes import make_node
+from tests.support import PATIENCE
 from tests.unit.serving import engine_texts as texts
 
 SERVER = """
@@ -43,11 +44,16 @@ END = b"\r\nvllm:num_requests_waiting 1\r\n0\r\n\r\n"
 OK = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n"
 
 
+ANSWERING: set[int] = set()
+"""Ports of engines that answer, however late on a busy machine."""
+
+
 class Engine:
     """A server of a page, by its process; `answer` changes what it answers."""
 
     def __init__(self, pid: int, port: int, file: Path) -> None:
         self.pid, self.port, self._file = pid, port, file
+        ANSWERING.add(port)
 
     def answer(self, data: str | bytes) -> None:
         self._file.write_bytes(data if isinstance(data, bytes) else data.encode())
@@ -71,7 +77,13 @@ def engine(folder: Path, script: str, text: str, path: str = "/metrics") -> Iter
 @pytest.fixture
 def numbers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., EngineNumbers]]:
     """Return a maker of EngineNumbers for these processes; a port that does not answer takes 0.5 s instead of 3 s."""
-    monkeypatch.setattr(engine_pages, "SECONDS", 0.5)
+    read = engine_pages.read
+
+    def patiently(proc: Path, pid: int, at: Endpoint, engine: str) -> str:
+        monkeypatch.setattr(engine_pages, "SECONDS", PATIENCE if at.port in ANSWERING else 0.5)
+        return read(proc, pid, at, engine)
+
+    monkeypatch.setattr(engine_pages, "read", patiently)
 
     def make(*pids: int, interval: float = 60.0) -> EngineNumbers:
         processes = SimpleNamespace(labels=lambda pid: {"pid": str(pid), "pod": "p"})
@@ -172,15 +184,17 @@ def test_answers_that_are_none(tmp_path: Path, numbers: Callable[..., EngineNumb
         assert f"process {vllm.pid}" in problem
 
 
-def test_numbers_that_are_not_renewed(tmp_path: Path, numbers: Callable[..., EngineNumbers]) -> None:
+def test_numbers_that_are_not_renewed(
+    tmp_path: Path, numbers: Callable[..., EngineNumbers], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Numbers stay for three intervals after the last reading that succeeded, and return with the next."""
     with engine(tmp_path, "vllm", texts.VLLM) as vllm:
-        read = numbers(vllm.pid, interval=0.2)
+        read, clock = numbers(vllm.pid), time.monotonic
         read.read()
         vllm.answer(b"HTTP/1.1 503 Unavailable\r\n\r\n")
         read.read()
         assert {str(vllm.pid): 23} == values(read, "vllm:num_requests_waiting")
-        time.sleep(engine_numbers.KEPT * 0.2)
+        monkeypatch.setattr("time.monotonic", lambda: clock() + engine_numbers.KEPT * 60)
         read.read()
         assert ({}, "2") == (values(read, "vllm:num_requests_waiting"), reads(read)["failed"])
 
@@ -224,13 +238,14 @@ def test_slow_engines_are_last(
     tmp_path: Path, numbers: Callable[..., EngineNumbers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An engine that makes itself waited for delays others once, and a round ends in time."""
-    order: list[int] = []
+    order, now = list[int](), 100.0
     read_page = engine_pages.read
 
     def slowly(proc: Path, pid: int, *given: Any) -> str:
+        nonlocal now
         order.append(pid)
         if pid == slow.pid:
-            time.sleep(1.2)
+            now += 1.2
         return read_page(proc, pid, *given)
 
     monkeypatch.setattr(
@@ -241,6 +256,7 @@ def test_slow_engines_are_last(
     with engine(tmp_path / "s", "vllm", texts.VLLM) as one, engine(tmp_path / "o", "vllm", texts.VLLM) as another:
         slow, other = all_ = sorted((one, another), key=lambda engine: engine.pid)
         read = numbers(slow.pid, other.pid, interval=1.0)
+        monkeypatch.setattr("time.monotonic", lambda: now)
         for _ in range(3):
             read.read()
 

@@ -17,6 +17,7 @@ from exporter.verbs.code.providers import ProviderFunctions
 from exporter.verbs.code.tables import SET_OPS
 from exporter.verbs.functions import names
 from exporter.verbs.probed import Provider
+from tests.support import PATIENCE
 
 PID = 4711
 
@@ -56,7 +57,7 @@ def test_a_slow_search_delays_no_other_process(
     assert begun.wait(20)
     other = threading.Thread(target=attaching.processes_ended, args=([PID],), daemon=True)
     other.start()
-    other.join(2)
+    other.join(10)  # the search ends after 20 s
     ended = not other.is_alive()
     if ended:
         attaching.release(library)
@@ -99,7 +100,7 @@ def test_a_slow_search_delays_no_scrape(attaching: Attaching, library: Library) 
     with attaching._lock:
         thread = threading.Thread(target=lambda: problems.extend(attaching.problems()), daemon=True)
         thread.start()
-        thread.join(2)
+        thread.join(PATIENCE)
         assert ["it is not known"] == problems
 
 

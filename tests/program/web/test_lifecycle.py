@@ -17,6 +17,7 @@ from exporter.resolve import socket_users, sockets
 from exporter.web import lifecycle, listen
 from exporter.web.config import RateLimit
 from tests.standins.served import Served
+from tests.support import free_port
 
 NOBODY = 65_534
 REQUESTS = (("/-/reload", "POST"), ("/-/reload", "PUT"), ("/-/release-gpus", "POST"))
@@ -105,7 +106,7 @@ def from_afar(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("from_afar")
 def test_network_is_refused(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over the network it takes the flag; the refusal names it, and what to do on the node."""
-    port = _low_port()
+    port = free_port()
     with served(calls, listen_address=(f"127.0.0.1:{port}",)) as at:
         for path, method in REQUESTS:
             answer = at.get(path, method)
@@ -119,17 +120,6 @@ def test_network_is_refused(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> No
     with served(calls, listen_address=(f"127.0.0.1:{port}",), enable_lifecycle=True) as at:
         assert [200] * 3 == [at.get(path, method, Host="node1.example").status for path, method in REQUESTS]
     assert ["reload", "reload", "release 300"] == calls.made
-
-
-def _low_port() -> int:
-    """A free one that no client gets."""
-    for port in range(20_000, 30_000):
-        try:
-            with socket.create_server(("127.0.0.1", port)):
-                return port
-        except OSError:
-            continue
-    raise AssertionError("no port is free")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
