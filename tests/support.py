@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import re
@@ -15,6 +16,8 @@ T = TypeVar("T")
 PATIENCE = 60.0
 """Seconds to wait for another thread or process: a busy machine is no fault of what is tested."""
 _RANDOM = random.SystemRandom()  # workers of pytest seed the others alike
+_FIRST_PORT, _PORTS, _SHARES = 10_000, 2_000, 11
+"""Ports below those that Linux gives to connections of its own choice: so many for each of 10 workers of pytest."""
 
 
 def until(condition: Callable[[], T], what: object = "", seconds: float = PATIENCE) -> T:
@@ -33,15 +36,23 @@ def until(condition: Callable[[], T], what: object = "", seconds: float = PATIEN
         pause = min(1.2 * pause, 0.1)
 
 
-def free_port() -> int:
-    """Return a TCP port that nothing listens on now, below those that Linux gives to connections of its own choice.
+def _own_ports() -> itertools.cycle[int]:
+    """Return the ports of this worker in turn, from one at random: no other worker listens on them."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw10").removeprefix("gw")) % _SHARES
+    first, turn = _FIRST_PORT + worker * _PORTS, _RANDOM.randrange(_PORTS)
+    return itertools.cycle([first + (turn + number) % _PORTS for number in range(_PORTS)])
 
-    Workers of pytest have ports apart: what one is about to listen on is not free for another.
+
+_own_port = _own_ports()
+
+
+def free_port() -> int:
+    """Return a TCP port that nothing listens on now; what is started next may listen on it some time later.
+
+    Linux gives it to no connection, and it is not returned again for the next thousands of calls.
     """
-    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     while True:
-        port = _RANDOM.randrange(10_000 + worker, 32_000, workers)
+        port = next(_own_port)
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
