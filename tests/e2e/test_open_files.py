@@ -41,7 +41,7 @@ def test_few_descriptors(run: Callable[..., Exporter], count: int) -> None:
     for _ in range(5):
         assert [200, 200] == [exporter.get(path)[0] for path in ("/metrics", "/-/healthy")]
     assert exporter.value("process_max_fds") == count
-    assert "raise the limit of open files (LimitNOFILE, ulimit -n)" in exporter.log
+    exporter.await_(lambda: "raise the limit of open files (LimitNOFILE, ulimit -n)" in exporter.log)
     assert "Traceback" not in exporter.log
     assert 0 == exporter.end()
 
