@@ -12,7 +12,8 @@ import pytest
 pytestmark = [pytest.mark.needs_bpf]
 ROOT = Path(__file__).parents[2]
 NEW = Path(__file__).parent / "new_probe"
-LEFT = shutil.ignore_patterns(".git", ".venv", "build", ".pytest_cache", ".hypothesis", "node_modules")
+LEFT = shutil.ignore_patterns(".git", ".venv", "build", ".pytest_cache", ".hypothesis", "node_modules", "*.pyc.*")
+"""The last are files of Python that other tests write meanwhile, and then rename."""
 UNITS = [
     *(f"tests/unit/test_{name}.py" for name in ("discover", "evidence", "option_sources", "settings")),
     *(f"tests/program/{name}.py" for name in ("test_docs", "bpf/test_stacks", "nvml/test_docs")),
