@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support import until
+from tests.support import free_port, until
 
 SIMULATOR = "ipmi_sim"
 _ADDRESS = 0x20
@@ -55,6 +54,8 @@ SLOT = Sensor("Riser", 0x21, (0x0B, 3), 0, 2)
 LID = Sensor("Intrusion", 0x05, (0x17, 1), 0)
 SENSORS = (INLET, FAN, CPU, *SUPPLIES, DIMM, BAY, SLOT, LID)
 USER, PASSWORD = "observer", "not-secret"
+ANSWERS_WITHIN_MS = 10_000
+"""Of FreeIPMI for the simulator, which a busy machine may stop for seconds."""
 
 
 class Controller:
@@ -62,13 +63,10 @@ class Controller:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as network, socket.socket() as other:
-            network.bind(("127.0.0.1", 0))
-            other.bind(("127.0.0.1", 0))
-            lan, self.serial = int(network.getsockname()[1]), int(other.getsockname()[1])
+        lan, self.serial = free_port(), free_port()
         self.host = f"127.0.0.1:{lan}"
         self.config = folder / "freeipmi.conf"
-        self.config.write_text(f"username {USER}\npassword {PASSWORD}\nsession-timeout 2000\n")
+        self.configure(f"session-timeout {ANSWERS_WITHIN_MS}")
         (folder / "lan.conf").write_text(_configuration(lan, self.serial))
         (folder / "commands").write_text("\n".join(_commands()) + "\n")
         (folder / "state").mkdir(exist_ok=True)
@@ -83,6 +81,10 @@ class Controller:
         self._await_prompt()
         self.fails(LID)
 
+    def configure(self, line: str, password: str = PASSWORD) -> None:
+        """Write the configuration of FreeIPMI, with this line."""
+        self.config.write_text(f"username {USER}\npassword {password}\n{line}\n")
+
     def fails(self, sensor: Sensor) -> None:
         """The sensor becomes critical."""
         self._set(sensor, sensor.bad, 1)
@@ -91,7 +93,8 @@ class Controller:
         self._set(sensor, sensor.bad, 0)
 
     def end(self) -> None:
-        """Ends the simulator: the controller answers no more."""
+        """Ends the simulator: the controller answers no more, and nobody has to wait long for it."""
+        self.configure("session-timeout 2000")
         self._process.kill()
         self._process.wait()
         assert self._process.stdin

@@ -78,7 +78,7 @@ def test_a_sensor_left_out(machine: Controller) -> None:
 
 def test_the_wrong_password(machine: Controller) -> None:
     """The error of FreeIPMI is the reason shown."""
-    machine.config.write_text(machine.config.read_text().replace(controller.PASSWORD, "wrong"))
+    machine.configure("session-timeout 5000", password="wrong")  # all of it passes
     sensors = Ipmi(300, machine.host, str(machine.config))
     sensors.poll()
     with pytest.raises(OSError, match="password invalid|password verification"):
