@@ -182,7 +182,7 @@ def one_trace_of_all_ranks(sink: HttpSink, jobs: list[Job]) -> None:
                         spans.setdefault((span.name, of["nccl.sequence"]), {})[of["nccl.rank"]] = span.trace_id
         return sum(len(it) for it in spans.values()) == ROUNDS * len(COLLECTIVES) * len(jobs)
 
-    until(arrived, lambda: f"{sum(len(it) for it in spans.values())} spans", 30)
+    until(arrived, lambda: f"{sum(len(it) for it in spans.values())} spans")
     assert {(name, n) for name in COLLECTIVES for n in range(ROUNDS)} == spans.keys()
     assert all(len(jobs) == len(it) and 1 == len(set(it.values())) for it in spans.values())
 
@@ -190,19 +190,20 @@ def one_trace_of_all_ranks(sink: HttpSink, jobs: list[Job]) -> None:
 def test_a_rank_is_missing(release: Release, exporter: Exporter, folder: Path, ran: Ran) -> None:
     """A late rank: the other rank is in flight in Init, then in a group of Send and Recv, until it arrives."""
     with ranks(exporter, release, folder, 2) as (first, second):
-        made = first.run("out = new_id()")
+        made, took = first.run("out = new_id()"), list[float]()
         for lines in (f"begin('{made}', grouped=False)", "exchange()"):
             first.begin(lines)
             exporter.until(lambda: in_flight(exporter, first) == 1, "nothing is in flight")
             time.sleep(2)
             assert (1, 0) == (in_flight(exporter, first), in_flight(exporter, second))
-            second.run(lines)
+            took.append(second.run(f"begun = time.monotonic(); {lines}; out = time.monotonic() - begun"))
             first.answer()
             assert (0, 0) == (in_flight(exporter, first), in_flight(exporter, second))
         page = exporter.scrape()
-        for operation, at_least in (("nccl_communicator_operation_seconds", 2), ("nccl_enqueue_seconds", 2)):
-            assert at_least < (page.total(f"{operation}_sum", pid=str(first.pid)) or 0) < 30
-            assert (page.total(f"{operation}_sum", pid=str(second.pid)) or 0) < 2
+        operations = ("nccl_communicator_operation_seconds", "nccl_enqueue_seconds")
+        for operation, of_second in zip(operations, took, strict=True):
+            assert 2 < (page.total(f"{operation}_sum", pid=str(first.pid)) or 0) < 30
+            assert (page.total(f"{operation}_sum", pid=str(second.pid)) or 0) <= of_second
         assert {"Send": 1, "Recv": 1} == shown(exporter, CALLS, first) == shown(exporter, CALLS, second)
         ran.note("1 call in flight for 2 s, twice")
 
