@@ -17,7 +17,7 @@ def run(machine: Machine) -> Iterator[Row]:
     with machine.job("eager") as job, machine.exporter() as exporter:
         job.run("eager", 1)
         pid = str(job.pid)
-        exporter.until(lambda: bool(list(exporter.scrape().rows(MEMORY, pid=pid))), f"NVML does not list pid {pid}", 20)
+        exporter.until(lambda: bool(list(exporter.scrape().rows(MEMORY, pid=pid))), f"NVML does not list pid {pid}")
         seen = exporter.scrape()
         uuids = sorted({labels["gpu_uuid"] for labels, _ in seen.rows(MEMORY, pid=pid)})
         yield equal(NUMBER, "GPU of the job's pid", [job.uuid], uuids)
@@ -25,7 +25,7 @@ def run(machine: Machine) -> Iterator[Row]:
         yield expect(NUMBER, "NVML's bytes of the job", by_nvml > 0, f"{by_nvml:,}")
         try:
             exporter.watch(job)
-            exporter.until(lambda: returns(exporter.scrape()), "the return probes of allocations are not attached", 20)
+            exporter.until(lambda: returns(exporter.scrape()), "the return probes of allocations are not attached")
         except CannotRun as error:
             yield Row(NUMBER, "bytes the hooks saw of them", CANNOT, str(error))
             return

@@ -24,7 +24,7 @@ def run(machine: Machine) -> Iterator[Row]:
             job.run("collectives", 1)
             return bool(exporter.scrape().total(INFO, pid=pid))
 
-        exporter.until(counted, "no communicator of the job was seen", 20)
+        exporter.until(counted, "no communicator of the job was seen")
         before = exporter.scrape()
         did = job.run("collectives", STEPS)
         seen = exporter.scrape()

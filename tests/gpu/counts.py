@@ -21,6 +21,7 @@ DEVICE = ("device", "vmm", "pool", "managed")
 def run(machine: Machine) -> Iterator[Row]:
     with machine.exporter("--collector.cuda.layers=both") as exporter, machine.job("tiny") as other:
         exporter.watch(other)  # the libraries are probed before the job begins, so its first call is seen
+        exporter.await_attached()
         for allocator in ("expandable_segments:False", "expandable_segments:True"):
             yield from _job(machine, exporter, allocator)
 
@@ -99,7 +100,7 @@ def _memory(exporter: Exporter, job: Job, allocator: str) -> Iterator[Row]:
     )
     try:
         exporter.until(
-            lambda: bool(exporter.scrape().total(OF_PROCESS, pid=str(job.pid))), "NVML names no such process", 15
+            lambda: bool(exporter.scrape().total(OF_PROCESS, pid=str(job.pid))), "NVML names no such process"
         )
     except CannotRun as error:
         yield Row(NUMBER, f"{question}: hooks against NVML", CANNOT, str(error))

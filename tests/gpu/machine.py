@@ -157,6 +157,20 @@ class Exporter:
             raise RuntimeError(f"the exporter ended; its log ends with: {log or 'nothing'}")
         raise CannotRun(f"{otherwise} within {seconds:.0f} s; the exporter's log ends with: {log or 'nothing'}")
 
+    def await_attached(self) -> None:
+        """Until all functions are probed, returns too, which is later: a job that starts then is seen from its start.
+
+        Some kernels allow no return probes: then it goes on without.
+        """
+
+        def attached() -> bool:
+            found = [value for _, value in self.scrape().rows("accel_exporter_probe_attached", probe="cuda")]
+            return bool(found) and all(found)
+
+        with contextlib.suppress(CannotRun):
+            self.until(attached, "not all functions are probed")
+        time.sleep(1 / os.sysconf("SC_CLK_TCK"))  # processes that start within a tick of the clock are not told apart
+
     def watch(self, job: Job) -> None:
         """Until the probes are attached and count the job's calls. Raises CannotRun."""
 
@@ -168,7 +182,7 @@ class Exporter:
             launches = seen.by("api_layer", "gpu_cuda_kernel_launch_calls_total", pid=str(job.pid))
             return all(launches.get(layer) for layer in self._layers)
 
-        self.until(counted, "no launch of the job was seen", 20)
+        self.until(counted, "no launch of the job was seen")
 
 
 class Job:

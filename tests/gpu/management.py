@@ -90,7 +90,7 @@ def _page(machine: Machine, measured: dict[str, Any]) -> Row:
             return not missing
 
         try:
-            exporter.until(there, "some readings are no series", 20)
+            exporter.until(there, "some readings are no series")
         except CannotRun:
             return equal(NUMBER, "readings without their series", "none", ", ".join(missing))
     return equal(NUMBER, "readings without their series", "none", "none")
