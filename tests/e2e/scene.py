@@ -22,7 +22,7 @@ from unittest.mock import patch
 from dashboards import queries
 from tests.bpf.cuda_node import BUILD, build_standins
 from tests.bpf.custom_node import bcc_missing, kernel_headers
-from tests.bpf.verbs_node import Job
+from tests.bpf.verbs_node import PROVIDER, Job
 from tests.e2e.backend import Prometheus
 from tests.e2e.fault_cases import CASES
 from tests.e2e.fault_machine import GPU, PCI, Machine
@@ -31,7 +31,7 @@ from tests.standins import kubelet, nvml, pods
 from tests.standins.kubelet import container, pod
 from tests.standins.nvml import UUID
 from tests.standins.otlp_sink import HttpSink
-from tests.support import free_port
+from tests.support import free_port, labels_of, until
 from tests.unit.infiniband.trees import EFA, Tree, count, write
 
 ROOT = Path(__file__).parents[2]
@@ -41,6 +41,16 @@ RESOLUTION = "10s"
 SLURM_JOB = "4711"
 NAMED = {"SLURM_JOB_NAME": "pretrain", "SLURM_JOB_PARTITION": "h100", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}
 PROBED = 'accel_exporter_libraries_attached{library="libcuda.so.1"}'
+LIBRARIES = {
+    "libcuda.so.1",
+    "libnccl.so.2",
+    "libcufile.so.0",
+    "libamdhip64.so.5",
+    "libucp.so.0",
+    "libnixl.so",
+    PROVIDER.name,
+}
+"""What the jobs have."""
 LIVELY: Mapping[str, object] = {
     f"gpu{gpu}.{name}": value
     for gpu in range(8)
@@ -163,6 +173,7 @@ class Scene:
         exporter.await_(lambda: exporter.value(PROBED) == 1)
         self._jobs(stack)
         stack.callback(self._stop.set)
+        self._await_attached()
         self.since = time.time()
         time.sleep(CALM_SECONDS)
         for _ in range(3):
@@ -174,6 +185,20 @@ class Scene:
             case.inject(self.machine)
         time.sleep(FAULTY_SECONDS)
         self.until = time.time()
+
+    def _await_attached(self) -> None:
+        """Wait until no function is left to be probed, and until Prometheus has evaluated that."""
+
+        def attached() -> bool:
+            found = self.exporter.family("accel_exporter_probe_attached")
+            files = {Path(labels_of(it)["library"]).name for it in found}
+            return files >= LIBRARIES and all(found.values())
+
+        self.exporter.await_(attached)
+        scraped = f"timestamp(accel_exporter_build_info) > {time.time()}"
+        until(lambda: self.prometheus.query(scraped), "a scrape since then")
+        missing = "instance:accel_exporter_probe_attached:missing"
+        until(lambda: not self.prometheus.query(missing), "functions that were missing are no more")
 
     def _jobs(self, stack: ExitStack) -> None:
         """Trainings, four ranks of which one is late, a reader of files, two programs that talk RDMA, and ports."""
