@@ -25,9 +25,10 @@ def add(tmp_path: Path) -> Callable[[str, int], None]:
     return made
 
 
-def test_pods_of_one_tick(tmp_path: Path, add: Callable[[str, int], None]) -> None:
+def test_pods_of_one_tick(tmp_path: Path, add: Callable[[str, int], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """A pod that is made in the same tick of the kernel's clock as the one before the listing is found."""
     logs, now = PodLogs(tmp_path), time.time_ns()
+    monkeypatch.setattr(time, "time_ns", lambda: now)
     add(A, now)
     assert ContainerNames("job-a", "train") == logs.names("", A)
     add(B, now)
