@@ -71,6 +71,8 @@ def test_arrays_given_back(job: Job, exporter: Exporter, ran: Ran) -> None:
 @of(TINYGRAD)
 def test_training(job: Job, exporter: Exporter, ran: Ran) -> None:
     """A network trained for 23 steps with Adam: kernels that NVRTC compiles, graphs from the third step on."""
+    job.run("Device['CUDA']")
+    followed(exporter, job)
     job.run(
         "class Model:\n"
         "    def __init__(self): self.a, self.b = nn.Linear(64, 128), nn.Linear(128, 8)\n"
@@ -92,6 +94,8 @@ def test_training(job: Job, exporter: Exporter, ran: Ran) -> None:
 @of(TINYGRAD)
 def test_two_contexts(job: Job, exporter: Exporter, ran: Ran) -> None:
     """Tensors on two GPUs, each with a context that tinygrad creates, and copies between them."""
+    job.run("Device['CUDA']")
+    followed(exporter, job)
     job.run(
         "a = Tensor(np.ones(MIB, np.float32)).realize()\n"
         "for n in range(23): b = (a + n).to('CUDA:1').contiguous().realize(); c = (b * 2).to('CUDA').realize()\n"
