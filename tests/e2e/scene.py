@@ -50,7 +50,7 @@ LIBRARIES = {
     "libnixl.so",
     PROVIDER.name,
 }
-"""What the jobs have."""
+"""Libraries of the jobs."""
 LIVELY: Mapping[str, object] = {
     f"gpu{gpu}.{name}": value
     for gpu in range(8)

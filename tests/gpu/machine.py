@@ -169,7 +169,7 @@ class Exporter:
 
         with contextlib.suppress(CannotRun):
             self.until(attached, "not all functions are probed")
-        time.sleep(1 / os.sysconf("SC_CLK_TCK"))  # processes that start within a tick of the clock are not told apart
+        time.sleep(1 / os.sysconf("SC_CLK_TCK"))  # processes that start within a tick of the clock look alike
 
     def watch(self, job: Job) -> None:
         """Until the probes are attached and count the job's calls. Raises CannotRun."""

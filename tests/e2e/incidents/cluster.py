@@ -145,7 +145,7 @@ class Prometheus:
 
 
 class Watched:
-    """A server that is asked all the time. `longest` is the longest time in seconds without an answer. A context."""
+    """A server that gets a request all the time, and the longest time in seconds without an answer. A context."""
 
     def __init__(self, address: str) -> None:
         self.longest = 0.0
