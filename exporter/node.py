@@ -48,6 +48,7 @@ class Clock:
     """Converts the kernel's monotonic nanoseconds (bpf_ktime_get_ns) to wall time, also after the clock was set."""
 
     REFRESH_NS = 10_000_000_000
+    READINGS = 3
 
     def __init__(self) -> None:
         self._offset = self._read_at = 0
@@ -55,9 +56,16 @@ class Clock:
     def wall_ns(self, monotonic_ns: int) -> int:
         now = time.monotonic_ns()
         if not self._offset or now - self._read_at > self.REFRESH_NS:
-            before, wall, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
-            self._offset, self._read_at = wall - (before + after) // 2, now
+            # of several readings the one that took least: another thread may have run during one
+            _, self._offset = min(_offset() for _ in range(self.READINGS))
+            self._read_at = now
         return monotonic_ns + self._offset
+
+
+def _offset() -> tuple[int, int]:
+    """Return how long a reading of both clocks took, and how much wall time is ahead of monotonic time."""
+    before, wall, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
+    return after - before, wall - (before + after) // 2
 
 
 @dataclass(frozen=True)
