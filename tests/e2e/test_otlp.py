@@ -27,7 +27,7 @@ CALLS = """
 out = []
 def timed(call):
     begin = time.time_ns(); call(); out.append((begin, time.time_ns()))
-lib.standin_busy(None, c_uint64(30 * 1000000)); timed(lambda: lib.cuStreamSynchronize(None))
+lib.standin_wait(c_uint64(30 * 1000000)); timed(lambda: lib.cuStreamSynchronize(None))
 timed(lambda: globals().update(p=new(lib.cuMemAlloc_v2, size(3 << 20))))
 h = new(lib.cuMemHostAlloc, size((1 << 20) - 1), 0)
 timed(lambda: lib.cuMemcpyDtoH_v2(h, p, size(2 << 20)))

@@ -69,6 +69,8 @@ typedef struct {
 
 /* Not CUDA's: the next wait for this stream (NULL: any) lasts until so many nanoseconds from now. */
 void standin_busy(CUstream stream, uint64_t ns);
+/* Not CUDA's: the next wait takes so long from its call on, if not longer. */
+void standin_wait(uint64_t ns);
 /* Not CUDA's: calls of this name on this thread return this code (NULL: none does). */
 void standin_fail(const char *name, CUresult code);
 /* Not CUDA's: the next allocation on this thread takes so long. */

@@ -28,7 +28,7 @@ struct block {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct block *used[4096], *unused;
-static uint64_t next_address, in_use, busy_until;
+static uint64_t next_address, in_use, busy_until, next_wait;
 static uint64_t next_handle = 0x1000;
 static struct context primaries[16];
 static int primary_holders[16];
@@ -49,6 +49,11 @@ void standin_busy(CUstream stream, uint64_t ns)
 {
 	(void)stream;
 	__atomic_store_n(&busy_until, now() + ns, __ATOMIC_SEQ_CST);
+}
+
+void standin_wait(uint64_t ns)
+{
+	__atomic_store_n(&next_wait, ns, __ATOMIC_SEQ_CST);
 }
 
 void standin_stall(uint64_t ns)
@@ -163,11 +168,15 @@ static CUresult host_memory(void **out, size_t bytes)
 
 static CUresult wait(void)
 {
-	uint64_t until = __atomic_load_n(&busy_until, __ATOMIC_SEQ_CST);
-	struct timespec t = {until / 1000000000, until % 1000000000};
+	uint64_t own = now() + __atomic_exchange_n(&next_wait, 0, __ATOMIC_SEQ_CST);
+	uint64_t busy, until;
+	struct timespec t;
 
-	while (until > now() && clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL) == EINTR)
-		;
+	do {
+		busy = __atomic_load_n(&busy_until, __ATOMIC_SEQ_CST);
+		until = busy > own ? busy : own;
+		t = (struct timespec){until / 1000000000, until % 1000000000};
+	} while (until > now() && clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL) == EINTR);
 	return SUCCESS;
 }
 
