@@ -6,19 +6,34 @@ import threading
 
 import pytest
 
-from exporter.bpf.watch import Batch, Watch
+from exporter.bpf.targets import Targets
 from tests.support import PATIENCE
+
+
+class Noticing(threading.Event):
+    """Held while the search takes a step: none is under way once it is cleared."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step = threading.Lock()
+
+    def clear(self) -> None:
+        with self.step:
+            super().clear()
 
 
 @pytest.fixture
 def noticing(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """While it is not set the kernel's records of mappings and exec are not read."""
-    noticing, drain = threading.Event(), Watch.drain
+    """While it is not set the kernel's records of mappings and exec are not read, and no process is looked at."""
+    noticing, step = Noticing(), Targets._step
 
-    def late(watch: Watch) -> Batch:
-        assert noticing.wait(PATIENCE)
-        return drain(watch)
+    def late(targets: Targets) -> None:
+        while True:
+            assert noticing.wait(PATIENCE)
+            with noticing.step:
+                if noticing.is_set():
+                    return step(targets)
 
-    monkeypatch.setattr(Watch, "drain", late)
+    monkeypatch.setattr(Targets, "_step", late)
     noticing.set()
     return noticing
