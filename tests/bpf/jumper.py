@@ -1,10 +1,14 @@
-"""C sources of libraries that leave calls in the middle: by longjmp, or by another program."""
+"""C sources of libraries that leave calls in the middle, at SIGALRM: by longjmp, or by another program."""
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 from tests.bpf.cuda_node import Script
+from tests.bpf.observed import Observed
+from tests.support import until
 
 JUMPER = """
 #include <setjmp.h>
@@ -22,7 +26,6 @@ int abandon(function *call, uint64_t a, uint64_t b)
     signal(SIGALRM, leave);
     if (sigsetjmp(outside, 1))
         return -1;
-    ualarm(50000, 0);
     return call(a, b);
 }
 __attribute__((noinline)) int deeper(function *call, uint64_t a, uint64_t b, int depth)
@@ -59,15 +62,20 @@ int replace_in(void *function, char **arguments)
     above.uc_link = &here;
     above.uc_stack = (stack_t){.ss_sp = stack, .ss_size = 65536};
     makecontext(&above, call, 0);
-    alarm(1);
     return swapcontext(&here, &above);
 }
 """
 """C source of a library that runs another program in the middle of a call, on a stack above those of programs."""
 
 
+def leave(observed: Observed, job: Script) -> None:
+    """Have a job leave the call that it makes, once it makes one."""
+    until(lambda: observed.in_flight(job.pid), "a call in flight")
+    os.kill(job.pid, signal.SIGALRM)
+
+
 def replaced(library: Path, function: str) -> str:
-    """Lines for a script (cuda_node.Script): it runs itself again, in a call of this function."""
+    """Lines for a script (cuda_node.Script): it runs itself again when it leaves a call of this function."""
     return (
         f"arguments = (ctypes.c_char_p * 4)(sys.executable.encode(), b'-c', {Script.DRIVER.encode()!r})\n"
         f"ctypes.CDLL({str(library)!r}).replace_in({function}, arguments)"

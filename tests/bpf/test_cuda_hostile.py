@@ -17,7 +17,7 @@ from exporter.collectors.cuda import Cuda
 from exporter.cuda.functions import FUNCTIONS
 from exporter.views.prometheus import render
 from tests.bpf.cuda_node import MIB, Script, build_standins, observe, started
-from tests.bpf.jumper import JUMPER, REPLACER, replaced
+from tests.bpf.jumper import JUMPER, REPLACER, leave, replaced
 from tests.support import until
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.timeout(300)]
@@ -68,7 +68,9 @@ def test_a_call_that_is_left_by_longjmp(compile_library: Callable[[str, str], Pa
     with observe(layers="driver") as observed, started(observed, Script()) as script:
         script.run(f"jumper = ctypes.CDLL({str(jumper)!r}); lib.standin_busy(None, c_uint64(600 * 10**9))")
         script.run(f"c_uint64.in_dll(jumper, 'fill').value = {fill}")
-        assert -1 == script.run("out = jumper.abandon(lib.cuStreamSynchronize, c_uint64(), c_uint64())")
+        script.begin("out = jumper.abandon(lib.cuStreamSynchronize, c_uint64(), c_uint64())")
+        leave(observed, script)
+        assert -1 == script.answer()
         script.run("lib.standin_busy(None, c_uint64(0)); at = c_uint64()")
         for depth in range(10):
             script.run(f"assert 0 == jumper.deeper(lib.cuMemAlloc_v2, byref(at), c_uint64({MIB}), {depth})")
@@ -90,8 +92,8 @@ def test_another_program_in_the_middle_of_a_call(compile_library: Callable[[str,
     with observe(layers="driver") as observed, started(observed, Script()) as script:
         script.run("lib.standin_busy(None, c_uint64(600 * 10**9))")
         script.begin(replaced(replacer, "lib.cuStreamSynchronize"))
-        until(lambda: observed.in_flight(script.pid), "the call begun")
-        until(lambda: not observed.kernel("calls", script.pid), "the exec noticed")
+        leave(observed, script)
+        until(lambda: script.pid not in observed.collector.ledger, "the exec noticed")
         script.run("lib = ctypes.CDLL('libcuda.so.1')")
         script.run(f"for _ in range(23): lib.cuStreamSynchronize(None), new(lib.cuMemAlloc_v2, size({MIB}))")
 
@@ -119,8 +121,9 @@ def cancel(threads):
 """
 ROWS = 32
 THREADS = f"""
+turn = threading.Lock()
 def allocate():
-    made.append(new(lib.cuMemAlloc_v2, size({MIB})))
+    with turn: made.append(new(lib.cuMemAlloc_v2, size({MIB})))
 def stay():
     allocate(); go.wait()
 def all_at_once(work, count):
@@ -179,6 +182,7 @@ def test_threads_that_are_cancelled_in_calls(monkeypatch: pytest.MonkeyPatch) ->
             victim.run("for it in held[1:]: lib.cuMemFree_v2(it)")
             victim.run("lib.cuMemFree_v2(held[0])")
             hostile.run("cancel(threads)")
+            until(lambda: not observed.collector.object.globals()["flights"], "the ends of the threads noticed")
             assert [] == observed.kernel("in_flight", hostile.pid)
         assert {"in_flight_lost": 2 * (40 - ROWS // 2)} == observed.lost
         assert 46 * MIB == observed.value("gpu_cuda_memory_allocations_bytes_total", victim.pid, memory="device")

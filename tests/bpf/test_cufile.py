@@ -16,7 +16,7 @@ from exporter.cufile import codes
 from tests import wheels
 from tests.bpf.cuda_node import Script, build_standins, started
 from tests.bpf.fixtures import each, once
-from tests.bpf.jumper import REPLACER, replaced
+from tests.bpf.jumper import REPLACER, leave, replaced
 from tests.bpf.observed import Observed, running
 from tests.support import until
 
@@ -269,8 +269,8 @@ def test_another_program_in_the_middle_of_a_call(
     with started(observed, Storage()) as job:
         job.run(f"shm = register({str(memory_file)!r}); read(shm, 1); lib.standin_stall(c_uint64(60_000_000_000))")
         job.begin(replaced(replacer, "lib.cuFileRead"))
-        until(lambda: observed.in_flight(job.pid), "a call in flight")
-        until(lambda: not observed.kernel("io", job.pid), "the exec noticed")
+        leave(observed, job)
+        until(lambda: job.pid not in observed.collector.ledger, "the exec noticed")
         job.run("lib = ctypes.CDLL('libcufile.so.0')")
         job.run(PRELUDE)
         job.run(f"shm = register({str(memory_file)!r})\nfor _ in range(23): read(shm, 1000)")
