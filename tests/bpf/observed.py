@@ -87,6 +87,12 @@ class Observed:
         """Return the calls that threads of a process make now: FLIGHTS() of bpf/flight.h."""
         return [it for it in self.kernel(table, pid) if it.sp]
 
+    def left_out(self, pid: int) -> bool:
+        """Return whether calls of a process do not count in a library, as it passes them on."""
+        maps = self.collector.object.maps
+        libraries = [key >> 32 for key, _ in maps["passing"].items() if key & 0xFFFFFFFF == pid]
+        return any(maps["passing_processes"].get(it) for it in libraries)
+
     def kernel(self, table: str, pid: int) -> list[Any]:
         """Return the values that a map holds of a process."""
         rows = self.collector.object.maps[table].items()

@@ -27,13 +27,14 @@ from tests.bpf.hip_node import (
     Narrow,
     observe,
 )
-from tests.bpf.jumper import JUMPER
+from tests.bpf.jumper import JUMPER, leave
 from tests.bpf.observed import Observed
 from tests.support import until
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="HIP calls", on="stand-in")]
 
 SEEN = "gpu_hip_seen_from_start"
+ATTACHED = "accel_exporter_probe_attached"
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +64,9 @@ def test_a_call_that_is_left_by_longjmp(
         "held = new(lib.hipMalloc, size(1000)); lib.standin_stall(c_uint64(600 * 10**9))"
     )
     assert {"device": 1000} == observed.by(USED, job.pid, "memory")
-    assert -1 == job.run(f"out = jumper.abandon(lib.{call}, size(1))")
+    job.begin(f"out = jumper.abandon(lib.{call}, size(1))")
+    leave(observed, job)
+    assert -1 == job.answer()
     job.run("lib.standin_stall(c_uint64(0)); assert 0 == jumper.deeper(lib.hipMalloc, byref(at), size(7), 3)")
     assert {"device": 1007} == observed.by(ALLOCATED, job.pid, "memory")
     assert used == observed.by(USED, job.pid, "memory")
@@ -181,6 +184,7 @@ def test_a_library_that_passes_calls_on(compile_library: Callable[[str, str], Pa
         until(lambda: job.pid in observed.collector.ledger, "known")
         job.run("lib.hipGraphLaunch(None, None)")  # it loads HIP
         until(lambda: str(shim) in observed.collector.probes.passed(), "recognised")
+        until(lambda: not observed.values(ATTACHED, library=str(shim)), "no longer probed")
         until(lambda: observed.attached(job.pid, {str(BUILD / "libamdhip64.so.5")}), "attached")
         before = observed.value(GRAPHS, job.pid)
         job.run("for _ in range(23): lib.hipGraphLaunch(None, None); lib.hipFree(new(lib.hipMalloc, size(10)))")
@@ -202,7 +206,8 @@ def test_hip_that_another_user_maps_beside_one(tmp_path: Path, observed: Observe
             pytest.skip("here all processes count to one user, of a login session or a container")
         alone.run("[launch() for _ in range(7)]; held = new(lib.hipMalloc, size(1000))")
         hostile.run(f"other = ctypes.CDLL({str(library)!r}); lib = ctypes.CDLL({str(usual)!r})")
-        until(lambda: str(library) in observed.collector.probes.passed(), "looked at")
+        until(lambda: observed.left_out(hostile.pid), "looked at")
+        assert str(library) in observed.collector.probes.passed()
         before = observed.value(GRAPHS, hostile.pid)
         hostile.run("for _ in range(5): other.hipGraphLaunch(None, None); new(other.hipMalloc, size(10))")
         hostile.run("for _ in range(23): lib.hipGraphLaunch(None, None)")
