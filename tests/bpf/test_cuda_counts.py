@@ -96,6 +96,8 @@ def test_each_call_counts_once(monkeypatch: pytest.MonkeyPatch, returns: bool) -
     calls = {"cuMemAlloc_v2": 24, "cuMemFree_v2": 23, "cuMemcpyHtoD_v2": 23, "cuStreamSynchronize": 46}
     calls |= {"cudaMalloc": 24, "cudaFree": 23, "cudaMemcpy": 23, "cudaStreamSynchronize": 46}
     with observe() as observed, Job("--gate", "--hold", *WORK, "--threads", "2") as job:
+        if returns:
+            started(observed, job)
         until(lambda: job.libraries <= {dict(it)["library"] for it in observed.values(ATTACHED)}, "attached")
         until(lambda: job.pid in observed.collector.ledger, "known")
         job.go()
@@ -207,7 +209,7 @@ def test_a_thread_after_another(observed: Observed) -> None:
         )
         assert 1009 == observed.value(CALLS, script.pid, api="cuMemAlloc_v2")
         assert {"": 1009, "true": 0} == freed(observed, script.pid, "driver")
-        assert [] == observed.kernel("in_flight", script.pid)
+        until(lambda: not observed.kernel("in_flight", script.pid), "the end of the last thread")  # after its join()
         script.run("work()")
         assert 1 == len(observed.kernel("in_flight", script.pid)) <= observed.collector.object.globals()["flights"]
         script.end()
