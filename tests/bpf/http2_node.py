@@ -81,6 +81,7 @@ class Http2Client(Client):
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.h2 = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding=None))
         self.streams: dict[int, Times] = {}
+        self._answered = 0
         self._began: dict[int, float] = {}
         if preface:
             self.h2.initiate_connection()
@@ -130,6 +131,18 @@ class Http2Client(Client):
                 raise ConnectionResetError("the server closed the connection")
             self._take(data)
 
+    def settle(self, streams: set[int]) -> list[float]:
+        """Return the seconds since these requests once a ping is answered: the server's calls before have returned."""
+        answered = self._answered
+        self.h2.ping(b"settling")
+        self.flush()
+        while self._answered == answered:
+            data = self.socket.recv(65_536)
+            if not data:
+                raise ConnectionResetError("the server closed the connection")
+            self._take(data)
+        return [time.monotonic() - self._began[stream] for stream in streams]
+
     def read_first(self, stream: int) -> None:
         """Read until a stream has its first token."""
         while not self.streams[stream].first:
@@ -138,6 +151,7 @@ class Http2Client(Client):
     def _take(self, data: bytes) -> None:
         now = time.monotonic()
         for event in self.h2.receive_data(data):
+            self._answered += isinstance(event, h2.events.PingAckReceived)
             stream = getattr(event, "stream_id", None)
             times = self.streams.get(stream or 0)
             if times is None or stream is None:

@@ -45,7 +45,8 @@ def test_streams(observed: Observed, server: Server) -> None:
     A busy server may send two events together: these have no gap.
     """
     answers = stream_23(observed, server)
-    assert all(0.008 <= (it.time_per_output_token or 0) < (it.duration or 0) / 4 for it in answers)
+    for it in answers:
+        assert 0.002 * min(4, sum(it.gaps)) <= (it.time_per_output_token or 0) < (it.duration or 0) / 4
     gaps = Counter(sum(it.gaps) for it in answers)
     assert gaps.keys() <= {2, 3, 4, 5} and gaps[4] + gaps[5] >= 20
 
@@ -53,10 +54,12 @@ def test_streams(observed: Observed, server: Server) -> None:
 def test_whole_answers(observed: Observed, server: Server) -> None:
     """23 answers in one piece, and 3 that refuse, on connections that also serve what is no POST."""
     since = Since(observed, server)
+    seconds, times = list[float](), [time.monotonic()]
     with Client(server) as client:
-        seconds = [client.whole(tokens=2000, first=0.01) for _ in range(23)]
-        client.send(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
-        client.receive_whole()
+        for _ in range(23):
+            seconds.append(client.whole(tokens=2000, first=0.01))
+            times.append(time.monotonic())
+        times.append(client.settle())
         for _ in range(3):
             client.whole(tokens=0, status=429)
     answers = since.answers(26)
@@ -65,8 +68,10 @@ def test_whole_answers(observed: Observed, server: Server) -> None:
     assert [(2000, "tiny")] * 23 == [(it.tokens["output"], it.model) for it in answers[:23]]
     assert {None} == {it.time_to_first_token for it in answers}
     whole = [it.duration or 0 for it in answers[:23]]
-    assert 0.008 <= min(whole) and sum(whole) < sum(seconds) + 0.1
-    assert 0.05 > min(seconds) - min(whole)
+    assert 0.008 <= min(whole)
+    # A server that answers the next request has returned from the call for the one before.
+    assert all(it <= later - begun for it, begun, later in zip(whole, times, times[2:], strict=False))
+    assert 0.05 > abs(min(seconds) - min(whole))
 
 
 def test_bytes_one_by_one(observed: Observed, server: Server) -> None:
@@ -94,7 +99,7 @@ def test_clients_that_go(observed: Observed, server: Server) -> None:
 
     def leave(number: int) -> None:
         with Client(server) as client:
-            client.send(request(stream=True, tokens=100, gap=0.01))
+            client.send(request(stream=True, tokens=400, gap=0.01))
             client.socket.recv(1)
             if number % 2:
                 client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -135,7 +140,7 @@ def test_in_flight_then_killed(observed: Observed) -> None:
         assert {"": 3} == observed.numbers(pids, "gen_ai.server.requests.in_flight")
         os.kill(server.process.pid, signal.SIGKILL)
         server.process.wait(30)
-        until(lambda: len(observed.of(pids)) == 3, "three requests have ended", 10)
+        until(lambda: len(observed.of(pids)) == 3, "three requests have ended")
         assert ["server_gone"] * 3 == [it.aborted for it in observed.of(pids)]
         for client in clients:
             client.socket.close()
@@ -157,9 +162,9 @@ def test_unix_socket(observed: Observed, tmp_path: Path) -> None:
             for _ in range(5):
                 client.stream(tokens=3)
         with Client(server) as client:
-            client.send(request(stream=True, tokens=50, gap=0.02))
+            client.send(request(stream=True, tokens=300, gap=0.02))
             client.socket.recv(1)
-        until(lambda: len(observed.of(server.pids)) == 6, "six requests have ended", 10)
+        until(lambda: len(observed.of(server.pids)) == 6, "six requests have ended")
         assert [""] * 5 + ["client_gone"] == [it.aborted for it in observed.of(server.pids)]
 
 
@@ -175,10 +180,11 @@ def test_queue_in_the_socket(observed: Observed, uvicorn: Server) -> None:
         time.sleep(0.2)
         for pid in uvicorn.pids:
             os.kill(pid, signal.SIGCONT)
-        first, _, _ = client.read_stream(started)
+        client.read_stream(started)
+        settled = client.settle() - started
     _, answer = since.answers(2)
 
-    assert 0.19 <= (answer.queue or 0) <= (answer.time_to_first_token or 0) <= first + 0.05
+    assert 0.19 <= (answer.queue or 0) <= (answer.time_to_first_token or 0) <= settled
 
 
 def test_families_of_gpu_users(tmp_path: Path) -> None:
@@ -201,7 +207,7 @@ def test_families_of_gpu_users(tmp_path: Path) -> None:
                 with Client(server) as client:
                     for _ in range(23):
                         client.whole(tokens=2)
-                until(lambda: len(observed.of(server.pids)) >= 23, "23 answers", 10)
+                until(lambda: len(observed.of(server.pids)) >= 23, "23 answers")
             assert {"200": 23} == observed.numbers(server.pids, "gen_ai.server.requests", "status")
             pids = server.pids
         until(lambda: not pids & {pid for pid, _ in followed.items()}, "the server has ended")

