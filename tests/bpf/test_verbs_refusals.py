@@ -9,7 +9,7 @@ import pytest
 from exporter.collectors.verbs import Verbs
 from tests.bpf.fixtures import once
 from tests.bpf.observed import Observed
-from tests.bpf.verbs_node import PROVIDER, Job, attached, build_standins, observe
+from tests.bpf.verbs_node import PROVIDER, Job, attached, build_standins, observe, returned
 from tests.support import until
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="RDMA work and completions", on="stand-in")]
@@ -34,12 +34,6 @@ def counted(observed: Observed, job: Job, metric: str = REQUESTS) -> dict[str, i
 def mix(job: Job, each: int, *opcodes: int) -> int:
     """Post a chain of so many requests of 1000 bytes of each opcode."""
     return job.step("mix", 0, each, *opcodes, *[-1] * (5 - len(opcodes)))
-
-
-def returned(observed: Observed, job: Job) -> bool:
-    """Wake the job in its delayed call, and return whether the call has ended."""
-    job.process.send_signal(signal.SIGUSR1)
-    return not observed.in_flight(job.pid, "post_flights")
 
 
 def posted_in_turn(each: int, accepted: int, *opcodes: int) -> dict[str, int]:
@@ -120,7 +114,10 @@ def test_no_scrape_sees_what_may_be_refused(observed: Observed, step: str, refus
 def test_a_call_that_never_returns(observed: Observed) -> None:
     """Left by a jump, its requests count with the next call of its thread: they may have been posted."""
     with attached(observed, Job()) as job:
-        assert 0 == job.step("abandon", 0, 5)
+        job.begin("abandon", 0, 5)
+        until(lambda: observed.in_flight(job.pid, "post_flights"), "a call in flight")
+        job.process.send_signal(signal.SIGALRM)
+        assert 0 == job.result()
         assert 0 == job.post(0, 2)
         assert {"RDMA_WRITE": 7} == counted(observed, job)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -13,7 +14,7 @@ from tests.bpf.cuda_node import BUILD, build_standins
 from tests.bpf.observed import Observed, running
 from tests.support import until
 
-__all__ = ["BUILD", "RC", "UD", "Job", "Observed", "attached", "build_standins", "observe"]
+__all__ = ["BUILD", "RC", "UD", "Job", "Observed", "attached", "build_standins", "observe", "returned"]
 
 
 RC, UD = 2, 4
@@ -98,6 +99,12 @@ def calls_of(observed: Observed, pid: int) -> list[bool]:
     probes = observed.collector.probes.present()
     states = [it for probed in probes if pid in probed.users for it in probed.hooked.states()]
     return [it.attached for it in states if it.symbol == "ibv_create_qp"]
+
+
+def returned(observed: Observed, job: Job) -> bool:
+    """Wake the job in its delayed calls, and return whether these have ended."""
+    job.process.send_signal(signal.SIGUSR1)
+    return not observed.in_flight(job.pid, "post_flights")
 
 
 def attached(observed: Observed, job: Job) -> Job:

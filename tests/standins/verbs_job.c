@@ -1,5 +1,6 @@
 /* Uses the stand-in provider through the inline calls of libibverbs, one step for each line of its input; answers each
  * with what the step's last call returned. Steps: see `step`. */
+#define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -246,13 +247,12 @@ static void leave(int signal)
 	siglongjmp(outside, signal);
 }
 
-/* Posts so many requests in a call that never returns: it is left after half a second. */
+/* Posts so many requests in a call that never returns: it is left at SIGALRM. */
 static int abandon(int qp, int count)
 {
 	signal(SIGALRM, leave);
-	delay(10000000);
+	delay(600000000);
 	if (!sigsetjmp(outside, 1)) {
-		ualarm(500000, 0);
 		post(qp, count, IBV_WR_RDMA_WRITE, 1, 1, 1, 0);
 		return -1;
 	}
@@ -260,7 +260,7 @@ static int abandon(int qp, int count)
 	return 0;
 }
 
-/* Two threads post a SEND each on one QP, in calls of half a second. */
+/* Two threads post a SEND each on one QP, in calls that last until SIGUSR1. */
 static int together(void)
 {
 	static struct ibv_send_wr wrs[2] = {
@@ -268,11 +268,14 @@ static int together(void)
 		{.wr_id = 2, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED}};
 	pthread_t other;
 
-	delay(500000);
+	signal(SIGUSR1, wake);
+	delay(600000000);
 	pthread_create(&other, NULL, post_one, &wrs[0]);
-	usleep(10000);
 	post_one(&wrs[1]);
-	pthread_join(other, NULL);
+	while (pthread_tryjoin_np(other, NULL)) {
+		pthread_kill(other, SIGUSR1);
+		usleep(1000);
+	}
 	delay(0);
 	return 0;
 }
