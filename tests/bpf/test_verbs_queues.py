@@ -51,12 +51,14 @@ def test_acknowledgements(observed: Observed) -> None:
     """Single SENDs and WRITEs on an idle RC queue pair, no larger than its MTU, measure acknowledgements."""
     with attached(observed, Job()) as job:
         assert job.create() >= 200 and 0 == job.connect()
+        begun = time.monotonic()
         for opcode, size in ((SEND, 1024), (WRITE, 1), (SEND, 0)):
             job.post(8, 1, opcode=opcode, size=size)
             job.step("sleep", 2_000)
             finish(job, 1)
+        took = time.monotonic() - begun
         assert 3 == counted(observed, ACK, job)
-        assert 0.006 <= sum(it.sum for it in observed.values(ACK, job.pid).values()) < 1
+        assert 0.006 <= sum(it.sum for it in observed.values(ACK, job.pid).values()) < took
         job.post(8, 1, opcode=READ, size=8)  # an answer, not an acknowledgement
         finish(job, 1)
         job.post(8, 1, opcode=SEND, size=1025)  # two packets
@@ -189,7 +191,7 @@ def test_more_queue_pairs_than_there_is_room_for() -> None:
     with observe(queue_pairs=64) as observed, attached(observed, Job()) as job:
         assert 0 == job.step("churn", 300, 3)
         until(lambda: 300 == len(observed.values(BYTES, job.pid)), "all there")
-        assert {"queues": 0, "receives": 0, "calls": 0, "posted": 0, "qp_controls": 0} == rows(observed, job)
+        until(lambda: not any(rows(observed, job).values()), lambda: rows(observed, job))
         assert 300 * 30 == sum(observed.values(BYTES, job.pid).values())
         assert 300 * 3 == sum(observed.values(REQUESTS, job.pid).values())
         assert 300 == sum(observed.values("rdma_post_send_calls_total", job.pid).values())
@@ -215,10 +217,12 @@ def test_threads_that_poll_one_queue(observed: Observed, same: int) -> None:
         before = observed.value(UNMATCHED)
         job.create()
         job.connect()
+        begun = time.monotonic()
         assert 500 == job.step("compete", 4, 500, same)
+        took = time.monotonic() - begun
         assert 500 == observed.value("rdma_completions_total", job.pid, status="SUCCESS")
         latencies = observed.values(LATENCY, job.pid, opcode="RDMA_WRITE").values()
         matched = sum(sum(it.counts) for it in latencies)
         assert 500 == matched + observed.value(UNMATCHED) - before
         assert same or matched >= 400
-        assert sum(it.sum for it in latencies) < 500 * 0.5
+        assert sum(it.sum for it in latencies) < 500 * took
