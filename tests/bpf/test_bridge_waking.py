@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from exporter.bpf.libbpf import Events, Object
-from tests.support import until
+from tests.support import PATIENCE, until
 
 pytestmark = pytest.mark.needs_bpf
 
@@ -21,23 +21,29 @@ struct record {
 	__u64 n;
 	__u64 pad[30];
 };
+struct given {
+	__u64 n;
+	__u64 now; /* 0: what it is */
+};
 EVENTS(records, struct record, 65536);
 __u64 records_woken_ns = 0;
 
 SEC("syscall")
-int put(__u64 *n)
+int put(struct given *given)
 {
+	__u64 now = given->now ?: bpf_ktime_get_ns();
 	struct record *record = reserve(records);
 
 	if (!record)
 		return 1;
 	__builtin_memset(record, 0, sizeof(*record));
-	record->n = *n;
-	bpf_ringbuf_submit(record, wake_seldom(&records, bpf_ktime_get_ns(), &records_woken_ns));
+	record->n = given->n;
+	bpf_ringbuf_submit(record, wake_seldom(&records, now, &records_woken_ns));
 	return 0;
 }
 """
 RECORDS = 23
+NOW = 10**9
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +51,9 @@ def compiled(compile_bpf) -> Path:
     return compile_bpf("waking", PROBE)
 
 
-def put(loaded: Object, *numbers: int) -> None:
+def put(loaded: Object, *numbers: int, now: int = 0) -> None:
     for number in numbers:
-        assert 0 == loaded.programs["put"].run(struct.pack("=Q", number))
+        assert 0 == loaded.programs["put"].run(struct.pack("=QQ", number, now))
 
 
 def test_every_record_is_read_though_few_are_announced(compiled: Path) -> None:
@@ -71,9 +77,9 @@ def test_a_reader_is_woken_once_and_where_much_waits_for_it(compiled: Path) -> N
     with Object(compiled) as loaded, select.epoll() as poller:
         ring = loaded.maps["records"].fd
         poller.register(ring, select.EPOLLIN | select.EPOLLET)
-        put(loaded, 1)
-        assert [(ring, select.EPOLLIN)] == poller.poll(1)
-        put(loaded, *range(40))
+        put(loaded, 1, now=NOW)
+        assert [(ring, select.EPOLLIN)] == poller.poll(PATIENCE)
+        put(loaded, *range(40), now=NOW + 1)
         assert [] == poller.poll(0.05)
-        put(loaded, *range(30))
-        assert [(ring, select.EPOLLIN)] == poller.poll(1)
+        put(loaded, *range(30), now=NOW + 2)
+        assert [(ring, select.EPOLLIN)] == poller.poll(PATIENCE)
