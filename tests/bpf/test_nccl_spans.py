@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -54,20 +52,14 @@ def test_what_a_span_has(observed: NcclNode, rank: Rank) -> None:
     assert begin - 1_000_000 <= reduced.start_ns <= reduced.end_ns <= end + 1_000_000
 
 
-def test_spans_wake_their_reader_seldom(observed: NcclNode, rank: Rank) -> None:
+def test_spans_wake_their_reader_seldom(observed: NcclNode, rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
     """To wake the reader takes an interrupt, which a job that calls from time to time would pay for at each call."""
-    thread = next(it.native_id for it in threading.enumerate() if it.name == "nccl events")
-
-    def sleeps() -> int:
-        found = re.search(
-            r"^voluntary_ctxt_switches:\s*(\d+)", Path(f"/proc/self/task/{thread}/status").read_text(), re.MULTILINE
-        )
-        assert found
-        return int(found[1])
-
-    before, begun = sleeps(), time.monotonic()
+    events, woken = observed.collector._events, list[int]()
+    poll = events.poll
+    monkeypatch.setattr(events, "poll", lambda timeout: (woken.append(timeout), poll(timeout))[1])
+    begun = time.monotonic()
     rank.run("import time\nc = init(0, 2, b'a')\nfor _ in range(200): reduce_all(c, 1); time.sleep(0.0025)")
-    assert sleeps() - before < 2 * (time.monotonic() - begun) / observed.collector.look
+    assert 0 < len(woken) < 2 * (time.monotonic() - begun) / observed.collector.look
     spans(observed, rank.pid, 201)
 
 
@@ -180,10 +172,12 @@ def test_spans_are_limited() -> None:
     """More than so many spans a second are not sent, and counted; the calls count all the same."""
     build_standins()
     with observe(spans_per_second=10) as observed, started(observed, Rank()) as rank:
+        begun = time.monotonic()
         rank.run("c = init(0, 2, b'a')\nfor i in range(500): reduce_all(c, 1)")
+        seconds = int(time.monotonic() - begun) + 2  # at most, into which the calls may fall
 
         settled(observed, 501, rank)
-        assert len(observed.spans_of(rank.pid)) <= 21  # the calls may fall into two seconds
+        assert len(observed.spans_of(rank.pid)) <= 10 * seconds + 1
         assert 500 == observed.value("nccl_collective_calls_total", rank.pid, collective="AllReduce")
 
 
@@ -194,13 +188,20 @@ def test_ranks_sample_the_same_calls() -> None:
     with observe(spans_per_second=limit) as observed, started(observed, Rank()) as a, started(observed, Rank()) as b:
         for number, rank in enumerate((a, b)):
             rank.run(f"c = init({number}, 2, b'sampled')")
-        for _ in range(rounds):  # in each second one rank after the other
-            time.sleep(1 - time.clock_gettime(time.CLOCK_MONOTONIC) % 1)
+        made = 0
+        seconds: list[int] = []
+        while len(seconds) < rounds:  # in each second one rank after the other
+            time.sleep(1 - time.monotonic() % 1)
+            second = int(time.monotonic())
             for rank in (a, b):
                 rank.run(f"for i in range({each}): reduce_all(c, 1)")
-        settled(observed, 2 + 2 * rounds * each, a, b)
+            made += 1
+            # On a busy machine the ranks may have had different seconds, or a second nothing.
+            seconds = [*(seconds if second - 1 in seconds else []), second] if second == int(time.monotonic()) else []
+        settled(observed, 2 + 2 * made * each, a, b)
+        least = (made - rounds + 2) * each
         kept = [
-            {it.trace_id for it in observed.spans_of(rank.pid) if it.attributes.get("nccl.sequence", 0) >= 2 * each}
+            {it.trace_id for it in observed.spans_of(rank.pid) if it.attributes.get("nccl.sequence", 0) >= least}
             for rank in (a, b)
         ]
         assert len(kept[0] & kept[1]) > 0.9 * len(kept[0] | kept[1]) > 10
