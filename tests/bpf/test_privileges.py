@@ -5,10 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from exporter.bpf import multi, privileges
+from tests.support import until
 
 pytestmark = [
     pytest.mark.needs_bpf,
@@ -52,7 +54,9 @@ print(doing)
 def another_user() -> Iterator[str]:
     """The pid of a process of another user."""
     process = subprocess.Popen(["setpriv", "--reuid=65534", "--clear-groups", "sleep", "300"])
+    maps = Path(f"/proc/{process.pid}/maps")
     try:
+        until(lambda: all(it in maps.read_text() for it in ("/sleep", "libc.so")), "it is another user's")
         yield str(process.pid)
     finally:
         process.kill()
