@@ -10,6 +10,14 @@ from exporter.bpf.targets import Targets
 from tests.support import PATIENCE
 
 
+@pytest.fixture(autouse=True)
+def whole_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages and profiles wait for what reads records and unwinds stacks, however long that has no turn."""
+    monkeypatch.setattr("exporter.bpf.events._FLUSH_SECONDS", PATIENCE)
+    monkeypatch.setattr("exporter.stacks.profiles._FLUSH_SECONDS", PATIENCE)
+    monkeypatch.setattr("exporter.stacks.capture._STACK_SECONDS", PATIENCE)
+
+
 class Noticing(threading.Event):
     """Held while the search takes a step: none is under way once it is cleared."""
 
