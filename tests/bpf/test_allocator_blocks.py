@@ -94,7 +94,7 @@ class Job:
     def seen_by(self, observed: Observed) -> Job:
         """Wait until its interpreter is known and its blocks are seen."""
         self.observed = observed
-        until(self._known, "its interpreter is known and its blocks are seen", 20)
+        until(self._known, "its interpreter is known and its blocks are seen")
         return self
 
     def _known(self) -> bool:
@@ -236,9 +236,9 @@ def test_rows_go_with_their_process(job: Job) -> None:
     blocks, programs = profiling.capture.blocks, profiling.capture.object
     assert len(blocks.read()[job.pid].blocks) == 20
     job.process.kill()
-    until(lambda: job.pid not in blocks.read(), "its rows are gone")
-    assert job.pid not in {key.tgid for key, _ in programs.maps["blocks"].items()}
-    assert len(list(programs.maps["blocks"].items())) == programs.globals()["block_rows"]
+    until(lambda: job.pid not in blocks.read(), "its allocator is gone")
+    until(lambda: job.pid not in {key.tgid for key, _ in programs.maps["blocks"].items()}, "its rows are gone")
+    until(lambda: len(list(programs.maps["blocks"].items())) == programs.globals()["block_rows"], "all are counted")
 
 
 def test_blocks_of_all_threads(job: Job) -> None:
@@ -284,7 +284,7 @@ def test_nonsense(observed: Observed, job: Job, tmp_path: Path) -> None:
     programs = profiling.capture.object
     job.process.kill()
     until(lambda: not job.given_out().reserved, "its rows are gone")
-    assert len(list(programs.maps["blocks"].items())) == programs.globals()["block_rows"]
+    until(lambda: len(list(programs.maps["blocks"].items())) == programs.globals()["block_rows"], "all are counted")
     until(lambda: not list(programs.maps["block_shares"].items()), "no process has rows")
 
 

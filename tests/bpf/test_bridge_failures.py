@@ -17,6 +17,7 @@ import pytest
 from exporter.bpf import uprobe
 from exporter.bpf.libbpf import BpfError, Events, Object
 from exporter.bpf.uprobe import AttachError, Point
+from tests.support import PATIENCE
 
 pytestmark = pytest.mark.needs_bpf
 
@@ -289,7 +290,7 @@ def test_closing_while_others_read_is_an_error_for_them(compiled):
     loaded.close()
     loaded.close()
     for reader in readers:
-        reader.join(10)
+        reader.join(PATIENCE)
 
     assert 3 == len(ended)
 

@@ -33,14 +33,18 @@ def step():
     wait_for_the_gpu()
 
 def load():
+    begun.wait()
     queue.Queue().get()
 
 def spin():
+    begun.wait()
     while True:
         pass
 
+begun = threading.Barrier(4)
 for function in load, spin, load:
     threading.Thread(target=function, daemon=True).start()
+begun.wait()
 assert driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(1 << 20)) == 0
 print("begun", flush=True)
 sys.stdin.readline()

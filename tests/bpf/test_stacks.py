@@ -84,7 +84,7 @@ class Job:
 
     def __enter__(self) -> Job:
         try:
-            until(self._known, "its interpreter is known and its calls are seen", 20)
+            until(self._known, "its interpreter is known and its calls are seen")
         except BaseException:
             self.__exit__()
             raise
@@ -334,7 +334,7 @@ def test_lines_of_native_code(observed: Observed, tmp_path: Path) -> None:
     command = ["clang", "-O2", "-g", "-fPIC", "-shared", source, "-o", library, BUILD / "libcuda.so.1"]
     subprocess.run([*map(str, command)], check=True)
     with Script() as script:
-        until(lambda: is_known(observed, script.pid), "its interpreter is known", 20)
+        until(lambda: is_known(observed, script.pid), "its interpreter is known")
         script.run(f"ctypes.CDLL({str(library)!r}).outer(c_size_t(4099))")
         [sample] = in_use(observed, script.pid)
     found = [(it.function, it.file, it.line) for it in sample.stack if it.module == str(library)]
@@ -361,7 +361,7 @@ ctypes.CFUNCTYPE(ctypes.c_int, c_void_p, c_size_t)(outer)(byref(c_uint64()), 409
 def test_code_made_at_run_time(observed: Observed) -> None:
     """Functions of a just-in-time compiler have the names in its perf map, and what called them is found."""
     with Script() as script:
-        until(lambda: is_known(observed, script.pid), "its interpreter is known", 20)
+        until(lambda: is_known(observed, script.pid), "its interpreter is known")
         script.run(MADE)
         [sample] = in_use(observed, script.pid)
         Path(f"/tmp/perf-{script.pid}.map").unlink()

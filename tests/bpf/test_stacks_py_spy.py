@@ -125,7 +125,7 @@ def test_the_same_functions_as_py_spy(module: Path) -> None:
     with observe(layers="driver", stack_profiles=StackProfiles(wanted=True), profile_cpu_ratio=1.0) as observed:
         for version, python in READ.items():
             with ways(python, module) as job:
-                until(lambda pid=job.pid: is_known(observed, pid), "its interpreter is known", 20)
+                until(lambda pid=job.pid: is_known(observed, pid), "its interpreter is known")
                 expected = {}
                 for number in range(each):
                     job.stop(number)
