@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.bpf.custom_node import Caller, Observed, bcc_missing, kernel_headers, observe, put
-from tests.support import until
+from tests.support import PATIENCE, until
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="custom probes", on="real software")]
 
@@ -131,7 +132,9 @@ def test_return_probes_time_calls(observed: Observed, library: Path) -> None:
     """11 calls of 2 ms are 11 observations of 2 ms or more, in seconds."""
     with Caller(library) as caller:
         attached(observed, library)
+        began = time.monotonic()
         caller.call("slow", 11, 2000)
+        took = time.monotonic() - began
 
         def count() -> int:
             value = observed.value("site_slow_duration_seconds")
@@ -140,7 +143,7 @@ def test_return_probes_time_calls(observed: Observed, library: Path) -> None:
         until(lambda: count() == 11, "11 observations")
         until(lambda: observed.value("site_slow_duration_seconds").sum >= 0.022, "their sum")
         value = observed.value("site_slow_duration_seconds")
-        assert value.sum < 5
+        assert value.sum < took
         assert 0 == sum(count for bound, count in zip(value.bounds, value.counts, strict=False) if bound < 0.002)
 
 
@@ -151,7 +154,7 @@ def test_what_probes_cost_is_exported(observed: Observed, library: Path) -> None
         before = observed.value("accel_exporter_custom_runs_total", probe="site", program="on_take") or 0
         caller.call("take", 1000, 3)
         assert before + 1000 == observed.value("accel_exporter_custom_runs_total", probe="site", program="on_take")
-        assert 0 < observed.value("accel_exporter_probe_run_seconds_total", probe="custom_site") < 1
+        assert 0 < observed.value("accel_exporter_probe_run_seconds_total", probe="custom_site") < PATIENCE
         assert 0 < observed.value("accel_exporter_overhead_seconds_total", probe="custom_site") < 1
         assert 10 << 20 < observed.value("accel_exporter_custom_memory_resident_bytes", probe="site") < 1 << 30
         assert 1 == observed.value("accel_exporter_custom_up", probe="site")

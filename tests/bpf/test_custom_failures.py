@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from exporter.collectors import custom
 from exporter.model import Unavailable
 from tests.bpf.custom_node import Caller, Observed, bcc_missing, kernel_headers, observe, put
-from tests.support import until
+from tests.support import PATIENCE, until
 
 pytestmark = pytest.mark.needs_bpf
 
@@ -96,18 +97,23 @@ def test_a_bad_probe_is_reported(what: str, folder: Path, headers: str, library:
         counted(observed, library)
 
 
-def test_a_child_that_is_killed_is_replaced(folder: Path, headers: str, library: Path) -> None:
+def test_a_child_that_is_killed_is_replaced(
+    folder: Path, headers: str, library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After a crash another child compiles, attaches to what is there, and counts from zero."""
     with observe(folder, headers) as observed:
         counted(observed, library)
         [probe] = observed.collector.probes
         child = probe.child
         assert child
+        spawn, replaced = probe.spawn, threading.Event()
+        monkeypatch.setattr(probe, "spawn", lambda: spawn() if replaced.wait(PATIENCE) else None)
         os.kill(child.pid, signal.SIGSEGV)
         crashed = "accel_exporter_custom_restarts_total"
         until(lambda: observed.value(crashed, reason="crashed") == 1, "noticed")
         assert None is observed.value("good_calls_total")
         assert ["good: its process crashed: Segmentation fault"] == observed.problems()
+        replaced.set()
         until(lambda: observed.value("accel_exporter_custom_up") == 1, "replaced")
         counted(observed, library)
         assert [] == observed.problems()
@@ -117,7 +123,7 @@ def test_a_child_that_hangs_is_given_up(
     folder: Path, headers: str, library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stopped child sends nothing: after a while it is killed and replaced; meanwhile a scrape does not wait."""
-    monkeypatch.setattr("exporter.custom.probe.SILENT_SECONDS", 3.0)
+    monkeypatch.setattr("exporter.custom.probe.SILENT_SECONDS", PATIENCE)
     with observe(folder, headers) as observed:
         [probe] = observed.collector.probes
         child = probe.child
@@ -125,6 +131,9 @@ def test_a_child_that_hangs_is_given_up(
         os.kill(child.pid, signal.SIGSTOP)
         stalled = "accel_exporter_custom_restarts_total"
         assert not observed.value(stalled, reason="stalled")  # the scrape came before the child was given up
+        monkeypatch.setattr(probe, "_patience", 3.0)
+        until(lambda: probe.child is not child, "given up")
+        monkeypatch.setattr(probe, "_patience", PATIENCE)
         until(lambda: observed.value(stalled, reason="stalled") == 1, "noticed")
         until(lambda: not psutil.pid_exists(child.pid), "killed")
         until(lambda: observed.value("accel_exporter_custom_up") == 1, "replaced")

@@ -99,12 +99,13 @@ def test_records_become_spans(buffer: str, headers: str, library: Path, tmp_path
         until(lambda: len(observed.spans) == 23, "23 spans")
         spans = sorted(observed.spans, key=lambda span: span.start_ns)  # each processor has a perf buffer of its own
         first, failed, last = spans[0], spans[21], spans[22]
-        assert ("site slow", "", False) == (first.name, first.error, first.slow)
+        assert ("site slow", "") == (first.name, first.error)
         assert {"site.size": 2000, "site.thread": "python3", "site.address": "0xabc"} == first.attributes
         assert (str(caller.pid), "python3") == (first.process["pid"], first.process["comm"])
         assert began - 10**8 < first.start_ns < first.end_ns - 2 * 10**6 < time.time_ns()
-        assert ("5", False) == (failed.error, failed.slow)
-        assert ("", True) == (last.error, last.slow)
+        assert ("5", "") == (failed.error, last.error)
+        assert [it.end_ns - it.start_ns >= 500_000_000 for it in spans] == [it.slow for it in spans]
+        assert last.slow
         assert 23 == len({span.trace_id for span in observed.spans})
         lost = observed.values("accel_exporter_events_lost_total", stream="custom_site_events")
         assert [0] == [it.value for it in lost]
@@ -115,10 +116,11 @@ def test_spans_have_a_limit(headers: str, library: Path, tmp_path: Path) -> None
     put(tmp_path, "site", SPANS % BUFFERS["ring"], SPANS_MEANING)
     with observe(tmp_path, headers, **{custom.SPANS: 10}) as observed, Caller(library) as caller:
         attached(observed, library)
+        began = time.monotonic()
         caller.call("slow", 200, 10)
         limited = "accel_exporter_custom_records_limited_total"
         until(lambda: len(observed.spans) + observed.value(limited) == 200, "all 200 accounted for")
-        assert 10 <= len(observed.spans) <= 30
+        assert 10 <= len(observed.spans) <= 10 * (time.monotonic() - began + 2)
 
 
 TRACEPOINT = """
