@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +15,7 @@ from exporter.model import Span
 from exporter.nvml.gpus import Gpus
 from tests.bpf.cuda_node import BUILD, Script, build_standins, started
 from tests.bpf.observed import Observed, running
+from tests.support import until
 
 __all__ = ["BUILD", "NcclNode", "Rank", "build_standins", "observe", "started"]
 
@@ -37,6 +40,17 @@ class Rank(Script):
     def __init__(self, library: str | Path = "libnccl.so.2", libraries: Path = BUILD) -> None:
         super().__init__(library, libraries)
         self.run(PRELUDE)
+
+
+ENDS_STALL = "\nimport signal; signal.signal(signal.SIGUSR1, lambda *_: None)"
+"""Lines after which `end_stall` ends a call that stalls."""
+
+
+def end_stall(rank: Rank) -> None:
+    """End a call that was begun and stalls, once it sleeps: a signal before that ends nothing."""
+    until(lambda: Path(f"/proc/{rank.pid}/stat").read_text().rpartition(") ")[2].startswith("S"), "it sleeps")
+    os.kill(rank.pid, signal.SIGUSR1)
+    rank.answer()
 
 
 class NcclNode(Observed):

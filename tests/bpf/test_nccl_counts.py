@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -16,7 +14,7 @@ from exporter.bpf import sessions
 from exporter.bpf.libbpf import run_time_statistics
 from exporter.resolve.communicators import Member
 from tests.bpf.fixtures import each, once
-from tests.bpf.nccl_node import BUILD, NcclNode, Rank, build_standins, observe, started
+from tests.bpf.nccl_node import BUILD, ENDS_STALL, NcclNode, Rank, build_standins, end_stall, observe, started
 from tests.support import until
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="NCCL calls and bytes", on="stand-in")]
@@ -196,18 +194,13 @@ def test_groups(observed: NcclNode, rank: Rank) -> None:
     assert 4 == sum(took.counts) and took.sum >= 0.08
 
 
-ENDS_STALL = "\nimport signal; signal.signal(signal.SIGUSR1, lambda *_: None)"
-"""After this the signal ends a call that stalls."""
-
-
 def test_in_flight(observed: NcclNode, rank: Rank) -> None:
     """A call that does not return is in flight, and is none any more when it has."""
     rank.run("c = init(0, 2, b'a')" + ENDS_STALL)
     rank.begin("lib.standin_stall(c_uint64(600 * 10**9)); reduce_all(c, 1)")
     until(lambda: observed.value("nccl_calls_in_flight", rank.pid) == 1, "in flight")
     assert ["ncclAllReduce"] == [it.what for it in observed.collector.standing() if it.pid == rank.pid]
-    os.kill(rank.pid, signal.SIGUSR1)
-    rank.answer()
+    end_stall(rank)
     assert [] == [it for it in observed.collector.standing() if it.pid == rank.pid]
     assert 0 == observed.value("nccl_calls_in_flight", rank.pid)
 
@@ -456,8 +449,7 @@ def test_a_call_whose_return_is_not_seen() -> None:
         for allowed in (False, True):
             probed.hooked.review(allowed, "this is a test")
         assert 0 == observed.value("nccl_calls_in_flight", rank.pid)
-        os.kill(rank.pid, signal.SIGUSR1)
-        rank.answer()
+        end_stall(rank)
         assert 0 == observed.value("nccl_calls_in_flight", rank.pid)
         rank.run("for i in range(22): reduce_all(c, 1)")
         assert 23 == observed.value(CALLS, rank.pid, collective="AllReduce")
