@@ -79,7 +79,8 @@ def throttle(observed: Observed, running: Job, own: int, waits: bool) -> None:
         if level(observed, running) == 1:
             break
         running.work(0.5, own, waits)
-    assert 1 == level(observed, running)
+    else:  # not asserted after the loop: without work it falls again
+        pytest.fail("launches are not in windows")
     running.work(3, own, waits)
 
 

@@ -93,7 +93,8 @@ def throttle(observed: Observed, job: Job, turns: int, receives: bool = False) -
         if level(observed) == 1:
             break
         calls += storm(job, 0.5, turns, receives).calls
-    assert level(observed) == 1
+    else:  # not asserted after the loop: without work it falls again
+        pytest.fail("posts are not in windows")
     return calls + storm(job, 3, turns, receives).calls
 
 
