@@ -164,7 +164,7 @@ def test_block_latency(folder: Path, headers: str, tmp_path: Path) -> None:
                 os.pwrite(descriptor, block, 4096 * number)
             until(lambda: writes() >= before + 23, "23 writes")
             found = observed.values("site_block_request_duration_seconds", operation="write")
-            assert 0 < sum(it.value.sum for it in found) / writes() < PATIENCE  # others write as well
+            assert 0 < sum(it.value.sum for it in found) / writes() < PATIENCE  # others write, too
             assert 0 == observed.value("accel_exporter_custom_lost_total")
     finally:
         os.close(descriptor)

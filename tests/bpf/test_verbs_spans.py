@@ -166,7 +166,7 @@ def test_a_chain_that_is_too_long_ends_the_numbers() -> None:
         receiver.step("arrive", 8, 257)
         assert 257 == receiver.step("poll", 256) + receiver.step("poll", 256)
         time.sleep(0.05)
-        begun = time.time_ns() - 25_000_000  # one of those before may have been slow as well, on a busy machine
+        begun = time.time_ns() - 25_000_000  # one of those before may have been slow, too, on a busy machine
         receiver.step("receive", 8, 1, 1000)
         receiver.step("sleep", 600_000)
         receiver.step("arrive", 8, 1)
