@@ -41,9 +41,9 @@ TOKEN = {
     "/v1/messages": b"content_block_delta",
     "/v1/responses": b"output_text.delta",
 }
-"""What the first line of a stream with a token has."""
+"""Text of the first line of a stream with a token."""
 USAGE = ("/v1/chat/completions", "/v1/completions")
-"""Routes of streams that tell the number of tokens on request."""
+"""Routes where a stream has the number of tokens on request."""
 
 
 @pytest.fixture(scope="module")

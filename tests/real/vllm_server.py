@@ -18,7 +18,7 @@ from tests.real.releases import Release
 from tests.support import free_port, until
 
 MODEL, LONGEST = "tiny-llama", 1 << 16
-"""Its name, and the tokens of its longest context."""
+"""Name of the model, and tokens of its longest context."""
 START_SECONDS = 600.0
 """Longest start: vLLM imports several thousand modules, and compiles one in C++."""
 CONFIG = {
