@@ -104,12 +104,12 @@ test-nccl-wheels: setup-dev ## where a dozen releases of NCCL keep their communi
 	NCCL_WHEELS=all $(PYTEST) tests/program/nccl tests/bpf/test_nccl_real.py
 
 # CI does this while it checks what needs a processor.
-fetch: setup-dev .venv/.rdma ## what test-rdma and test-real download, ahead of them (the wheels of PyTorch and vLLM not)
+fetch: setup-dev .venv/.rdma ## what test-rdma and test-real download, ahead of them (the wheels of PyTorch, vLLM and SGLang not)
 	@tests/rdma/kernel.sh
 	@$(VENV)/python -m tests.real.releases
 
 # In ~/.cache/accel-exporter/real, for all checkouts: a release takes 6 GB there.
-test-real: setup-dev ## the wheels of PyTorch, JAX, NCCL, Numba and others on a soft GPU, call by call, and vLLM on processors; writes docs/real-software.md (13 GB of downloads, 2 GB with ARGS="-k 'not torch and not vllm'"; root, BPF)
+test-real: setup-dev ## the wheels of PyTorch, JAX, NCCL, Numba, SGLang and others on a soft GPU, call by call, and vLLM on processors; writes docs/real-software.md (15 GB of downloads, 2 GB with ARGS="-k 'not torch and not vllm and not sglang'"; root, BPF)
 	REQUIRE_WHEELS=1 $(PYTEST) tests/real
 
 bench: setup-dev ## the budgets, measured on this machine

@@ -600,7 +600,8 @@ def test_ends_of_processes_that_nobody_waits_for(
     """As in a container without an init: of such a process nothing is mapped, but its pid is there. Most of them have
     ended before they are listed, by their records or, with a `resync` at each step, together with all others.
     """
-    targets = start_targets(resync=resync)
+    targets = start_targets()
+    targets._search._resync = resync
     keeper = start_job().open(library)
     assert counter.hears("started", keeper.pid, False)
     pids = []

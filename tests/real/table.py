@@ -29,6 +29,7 @@ NVIDIA's runtime authenticates its driver and does not run on the simulated driv
 statically linked runtime (cuBLAS, cuDNN, newer NCCL, the wheels of CuPy 14). Therefore no program here multiplies
 matrices, and XLA, which compiles nothing without cuDNN, has a stand-in that offers only a handle.
 
+SGLang starts on the simulated GPU, loads a model and reserves its KV cache, until it creates a handle of cuBLAS.
 vLLM runs whole, on processors instead of a GPU: its server, its engine and a model of random weights. Requests and
 tokens are those that vLLM and its clients count.
 
