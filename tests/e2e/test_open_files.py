@@ -54,13 +54,15 @@ def test_many_libraries(run: Callable[..., Exporter], public_folder: Path) -> No
     folder.mkdir()
     with subprocess.Popen([sys.executable, "-c", MAPPER, public_folder / "libcuda.so.1", folder, "60"]) as job:
         try:
-            exporter.await_(lambda: (exporter.value(REFUSED) or 0) > 0)
+
+            def attached() -> int:
+                page = exporter.get("/metrics")[1]
+                found = re.findall(r'^accel_exporter_libraries_attached\{library="\d+\.so"\} (\d+)$', page, re.M)
+                return sum(map(int, found))
+
+            exporter.await_(lambda: (exporter.value(REFUSED) or 0) > 0 and attached() > 0)
             assert [200, 200] == [exporter.get(path)[0] for path in ("/metrics", "/-/healthy")]
-            page = exporter.get("/metrics")[1]
-            attached = sum(
-                map(int, re.findall(r'^accel_exporter_libraries_attached\{library="\d+\.so"\} (\d+)$', page, re.M))
-            )
-            assert 0 < attached < 60
+            assert attached() < 60
             assert (
                 0 < (exporter.value("process_open_fds") or 0) < 440 - 110 + 40
             )  # the reserve, less what HTTP has of it

@@ -35,7 +35,7 @@ class Release:
     alone: tuple[str, ...] = ()
     """Requirements that are installed without what they depend on, most of which `requirements` have."""
     base: Release | None = None
-    """A release whose environment it uses too."""
+    """Another release; its packages are used too."""
 
     @property
     def download_gb(self) -> float:
