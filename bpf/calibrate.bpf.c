@@ -20,8 +20,7 @@ static __always_inline int count(__u32 kind)
 	return 0;
 }
 
-SEC("uprobe")
-int on_entry(void *ctx __attribute__((unused)))
+UPROBE(on_entry)
 {
 	return count(ENTRY);
 }

@@ -119,7 +119,7 @@ static __always_inline __u64 took(const struct call *call)
 
 /* The programs at entry and return of each function. A probe that needs more of the registers has its own. */
 #define AT_CALLS(entered, returned)                                                                          \
-	SEC("uprobe") int on_enter(struct pt_regs *ctx)                                                      \
+	UPROBE(on_enter)                                                                                     \
 	{                                                                                                    \
 		struct call call;                                                                            \
                                                                                                              \

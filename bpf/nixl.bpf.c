@@ -161,8 +161,7 @@ static __always_inline struct object request_of(const struct call *call)
 	return object_at(call->arguments[1]);
 }
 
-SEC("uprobe")
-int on_enter(struct pt_regs *ctx)
+UPROBE(on_enter)
 {
 	struct call call;
 
@@ -171,8 +170,7 @@ int on_enter(struct pt_regs *ctx)
 }
 
 /* A backend is called: operation, local and remote descriptors, name of the remote agent. */
-SEC("uprobe")
-int on_post(struct pt_regs *ctx)
+UPROBE(on_post)
 {
 	struct thread thread = this_thread();
 	struct call *post = flight_of(in_flight, &thread);

@@ -18,6 +18,27 @@ char LICENSE[] SEC("license") = "GPL";
 /* Of a function that the verifier checks once, not at each call. Its pointers may be NULL as far as it knows. */
 #define CHECKED_ONCE __attribute__((noinline))
 
+/* Keeps a program on the thread's kernel stack. Since Linux 6.13 programs of uprobes with more than 64 bytes of stack get
+ * one for each processor ("private stack"), though they may be preempted, and the next thread on the processor overwrites
+ * what the first one has there: the kernel crashes (opentelemetry-ebpf-instrumentation#3056). Programs with a tail call
+ * have no private stack (check_max_stack_depth of kernel/bpf/verifier.c); this one is never reached, and the verifier
+ * removes it. */
+static __always_inline void use_kernel_stack(void)
+{
+	asm volatile("r0 = 0; if r0 == 0 goto +1; call 12" ::: "r0", "r1", "r2", "r3", "r4", "r5");
+}
+
+/* UPROBE(name) { ... } is a program with `struct pt_regs *ctx` that runs at a function's entry. */
+#define UPROBE(name)                                                                                         \
+	static __always_inline int name##_body(struct pt_regs *ctx);                                         \
+	SEC("uprobe")                                                                                        \
+	int name(struct pt_regs *ctx)                                                                        \
+	{                                                                                                    \
+		use_kernel_stack();                                                                          \
+		return name##_body(ctx);                                                                     \
+	}                                                                                                    \
+	static __always_inline int name##_body(struct pt_regs *ctx)
+
 /* A map that counts the keys it had no room for: MAP(calls, PERCPU_HASH, struct call, struct calls, 10240).
  * In per-CPU values every field is 64 bits wide: the exporter adds the copies up, and takes the greatest of fields
  * with a name that starts with last_. */

@@ -110,6 +110,7 @@ static __always_inline int prevented(struct pt_regs *ctx)
 	SEC("uretprobe/session")                                                                             \
 	int name(struct pt_regs *ctx)                                                                        \
 	{                                                                                                    \
+		use_kernel_stack();                                                                          \
 		return at_call(ctx) ? prevented(ctx) : name##_body(ctx);                                     \
 	}                                                                                                    \
 	static __always_inline int name##_body(struct pt_regs *ctx)

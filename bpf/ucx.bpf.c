@@ -101,8 +101,7 @@ static __always_inline struct calls *calls_of(const struct call *call)
 	return lookup_or_init(calls, &key, &none);
 }
 
-SEC("uprobe")
-int on_enter(struct pt_regs *ctx)
+UPROBE(on_enter)
 {
 	struct call call, *row;
 	struct calls *counts;

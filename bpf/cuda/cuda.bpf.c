@@ -118,8 +118,7 @@ static __always_inline int count_launch(struct pt_regs *ctx, __u64 id)
 }
 
 /* The hot path. */
-SEC("uprobe")
-int on_launch(struct pt_regs *ctx)
+UPROBE(on_launch)
 {
 	__u64 id = bpf_get_current_pid_tgid();
 
@@ -127,16 +126,14 @@ int on_launch(struct pt_regs *ctx)
 }
 
 /* In links for one process. */
-SEC("uprobe")
-int on_launch_of_one(struct pt_regs *ctx)
+UPROBE(on_launch_of_one)
 {
 	__u64 id = bpf_get_current_pid_tgid();
 
 	return is_linked(id >> 32) ? count_launch(ctx, id) : 0;
 }
 
-SEC("uprobe")
-int on_call(struct pt_regs *ctx)
+UPROBE(on_call)
 {
 	struct cookie cookie = cookie_of(ctx);
 
@@ -147,8 +144,7 @@ int on_call(struct pt_regs *ctx)
 
 /* A change of the current context is taken to succeed: these calls are frequent, and one that fails is a bug. They are
  * not counted, for the same reason. */
-SEC("uprobe")
-int on_context(struct pt_regs *ctx)
+UPROBE(on_context)
 {
 	struct cookie cookie = cookie_of(ctx);
 	struct thread thread = this_thread(cookie.layer);
@@ -159,8 +155,7 @@ int on_context(struct pt_regs *ctx)
 }
 
 /* This and the next count the call, and serve on_return where it is attached. */
-SEC("uprobe")
-int on_enter(struct pt_regs *ctx)
+UPROBE(on_enter)
 {
 	struct flight call = {};
 	struct thread thread;
@@ -170,8 +165,7 @@ int on_enter(struct pt_regs *ctx)
 	return 0;
 }
 
-SEC("uprobe")
-int on_free(struct pt_regs *ctx)
+UPROBE(on_free)
 {
 	struct flight call = {};
 	struct thread thread;

@@ -166,8 +166,7 @@ static void abandon(const struct call *call)
 		lose_sight(call->thread.tgid);
 }
 
-SEC("uprobe")
-int on_enter(struct pt_regs *ctx)
+UPROBE(on_enter)
 {
 	static const __u64 none;
 	struct thread thread = this_thread();
@@ -234,8 +233,7 @@ AT_RETURN(on_return)
 }
 
 /* The hot path. */
-SEC("uprobe")
-int on_launch(struct pt_regs *ctx)
+UPROBE(on_launch)
 {
 	static const struct launch none;
 	struct cookie cookie = cookie_of(ctx);

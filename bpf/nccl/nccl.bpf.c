@@ -5,8 +5,7 @@
 #include "counts.h"
 #include "spans.h"
 
-SEC("uprobe")
-int on_call(struct pt_regs *ctx)
+UPROBE(on_call)
 {
 	struct cookie cookie = cookie_of(ctx);
 	struct thread thread = this_thread();
@@ -16,8 +15,7 @@ int on_call(struct pt_regs *ctx)
 }
 
 /* A Send or Recv: counted, and not distinguished from others of its kind. */
-SEC("uprobe")
-int on_message(struct pt_regs *ctx)
+UPROBE(on_message)
 {
 	struct cookie cookie = cookie_of(ctx);
 	struct thread thread = this_thread();
@@ -73,8 +71,7 @@ static __always_inline void begin(struct pt_regs *ctx, __u32 tgid, struct cookie
 }
 
 /* Serves on_return where it is attached. */
-SEC("uprobe")
-int on_enter(struct pt_regs *ctx)
+UPROBE(on_enter)
 {
 	struct cookie cookie = cookie_of(ctx);
 	struct thread thread = this_thread();

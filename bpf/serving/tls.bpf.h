@@ -51,8 +51,7 @@ static __always_inline void end_tls_connection(__u64 ssl, __u32 tgid, enum outco
 
 /* A call that reads or writes; the cookie is whether it writes the number of bytes to its fourth argument. One that such
  * a call makes is a part of it. */
-SEC("uprobe")
-int on_tls_call(struct pt_regs *ctx)
+UPROBE(on_tls_call)
 {
 	__u64 id = bpf_get_current_pid_tgid(), sp = PT_REGS_SP(ctx), ip = PT_REGS_IP(ctx);
 	struct tls_thread *thread;
@@ -182,8 +181,7 @@ AT_RETURN(on_tls_shutdown)
 
 /* SSL_free and SSL_clear: the next connection may have the same address. Without a shutdown only the socket, where it is
  * known, shows which side ended this one. */
-SEC("uprobe")
-int on_tls_end(struct pt_regs *ctx)
+UPROBE(on_tls_end)
 {
 	struct tls_key key = {.ssl = PT_REGS_PARM1(ctx), .tgid = bpf_get_current_pid_tgid() >> 32};
 

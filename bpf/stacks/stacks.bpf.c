@@ -67,8 +67,7 @@ static __always_inline __u32 take_numbered(struct pt_regs *ctx, __u64 thread, __
 }
 
 /* Runs at calls that allocate, before their return: that finds the stack's number by thread. */
-SEC("uprobe")
-int on_allocation(struct pt_regs *ctx)
+UPROBE(on_allocation)
 {
 	struct cookie cookie = cookie_of(ctx);
 	__u64 id = bpf_get_current_pid_tgid();
@@ -84,8 +83,7 @@ int on_allocation(struct pt_regs *ctx)
 }
 
 /* Goes on where the collector's program has counted a launch and chosen it (bpf/cuda/cuda.bpf.c), with its cookie. */
-SEC("uprobe")
-int on_some_launches(struct pt_regs *ctx)
+UPROBE(on_some_launches)
 {
 	__u64 id = bpf_get_current_pid_tgid(), zero = 0, *without;
 	__u32 tgid = id >> 32;
@@ -101,8 +99,7 @@ int on_some_launches(struct pt_regs *ctx)
 
 /* Runs at c10::reportMemoryUsageToProfiler(void *block, int64_t bytes, size_t allocated, size_t reserved, c10::Device),
  * which the caching allocator calls for each block, whether a profiler of PyTorch's runs or not. */
-SEC("uprobe")
-int on_block(struct pt_regs *ctx)
+UPROBE(on_block)
 {
 	static const struct allocator none;
 	static const __u64 no_rows;

@@ -239,8 +239,7 @@ static __always_inline void miss(const struct control_flight *call)
 	miss_memory();
 }
 
-SEC("uprobe")
-int control_enter(struct pt_regs *ctx)
+UPROBE(control_enter)
 {
 	struct control_flight call = {.call = bpf_get_attach_cookie(ctx), .sp = PT_REGS_SP(ctx)};
 	struct thread thread = this_thread();

@@ -6,8 +6,7 @@
 #pragma once
 #include "extended.h"
 
-SEC("uprobe")
-int extended_start(struct pt_regs *ctx)
+UPROBE(extended_start)
 {
 	static const struct extended_post none;
 	static const __u32 first;
@@ -39,8 +38,7 @@ int extended_start(struct pt_regs *ctx)
 	return 0;
 }
 
-SEC("uprobe")
-int extended_build(struct pt_regs *ctx)
+UPROBE(extended_build)
 {
 	static const struct posted none;
 	struct {
@@ -76,8 +74,7 @@ int extended_build(struct pt_regs *ctx)
 	return 0;
 }
 
-SEC("uprobe")
-int extended_set(struct pt_regs *ctx)
+UPROBE(extended_set)
 {
 	struct extended_post *post = open_post(ctx);
 
@@ -102,8 +99,7 @@ int extended_set(struct pt_regs *ctx)
 	return 0;
 }
 
-SEC("uprobe")
-int extended_complete(struct pt_regs *ctx)
+UPROBE(extended_complete)
 {
 	static const struct calls none;
 	struct post_flight call = {.sp = PT_REGS_SP(ctx), .qp = PT_REGS_PARM1(ctx), .kind = post_extended};
@@ -153,8 +149,7 @@ AT_RETURN(extended_complete_return)
 	return 0;
 }
 
-SEC("uprobe")
-int extended_abort(struct pt_regs *ctx)
+UPROBE(extended_abort)
 {
 	struct extended_post *post = open_post(ctx);
 

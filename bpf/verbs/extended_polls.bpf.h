@@ -49,8 +49,7 @@ static __always_inline bool moves_on(__u32 call)
 	return call == call_start_poll || call == call_next_poll;
 }
 
-SEC("uprobe")
-int extended_poll_enter(struct pt_regs *ctx)
+UPROBE(extended_poll_enter)
 {
 	struct thread thread = this_thread();
 	struct poll_flight flight = {.sp = PT_REGS_SP(ctx), .cq = PT_REGS_PARM1(ctx)};

@@ -125,8 +125,7 @@ __noinline int learn_qp(__u64 qp)
 }
 
 /* At ibv_modify_qp, without which no queue pair can post. */
-SEC("uprobe")
-int extended_learn(struct pt_regs *ctx)
+UPROBE(extended_learn)
 {
 	return learn_qp(PT_REGS_PARM1(ctx));
 }

@@ -45,8 +45,7 @@ static __always_inline bool may_send(__u32 tgid)
 }
 
 /* At functions with an object of libibverbs as first argument, or with cookie 1 the context itself. */
-SEC("uprobe")
-int live_enter(struct pt_regs *ctx)
+UPROBE(live_enter)
 {
 	struct live_key key = {.tgid = bpf_get_current_pid_tgid() >> 32, .context = PT_REGS_PARM1(ctx)};
 	struct live_functions now, *known;

@@ -197,15 +197,13 @@ static __always_inline void return_post(struct pt_regs *ctx, bool receiving)
 	end_flight(post_flights, &thread, call);
 }
 
-SEC("uprobe")
-int post_send_enter(struct pt_regs *ctx)
+UPROBE(post_send_enter)
 {
 	return enter_post(ctx, false, false);
 }
 
 /* In links for one process. */
-SEC("uprobe")
-int post_send_enter_of_one(struct pt_regs *ctx)
+UPROBE(post_send_enter_of_one)
 {
 	return enter_post(ctx, false, true);
 }
@@ -216,15 +214,13 @@ AT_RETURN(post_send_return)
 	return 0;
 }
 
-SEC("uprobe")
-int post_recv_enter(struct pt_regs *ctx)
+UPROBE(post_recv_enter)
 {
 	return enter_post(ctx, true, false);
 }
 
 /* In links for one process. */
-SEC("uprobe")
-int post_recv_enter_of_one(struct pt_regs *ctx)
+UPROBE(post_recv_enter_of_one)
 {
 	return enter_post(ctx, true, true);
 }

@@ -5,8 +5,7 @@
 #include "extended.bpf.h"
 #include "extended_polls.bpf.h"
 
-SEC("uprobe")
-int poll_cq_enter(struct pt_regs *ctx)
+UPROBE(poll_cq_enter)
 {
 	struct thread thread = this_thread();
 	struct poll_flight call = {.sp = PT_REGS_SP(ctx), .cq = PT_REGS_PARM1(ctx), .wc = PT_REGS_PARM3(ctx)};

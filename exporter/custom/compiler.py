@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -42,6 +43,10 @@ static inline int usdt_arg(void *ctx, u32 number, u64 *value) {
     return 0;
 }
 """
+
+_NO_PROGRAMS = "BPF_PROG_ARRAY(accel_none, 1);\n"
+_KERNEL_STACK = " { volatile int accel_never = 0; if (accel_never) accel_none.call(%s, 0); }"
+"""A tail call that is never made, at the beginning of a program: see use_kernel_stack() of bpf/probe.h."""
 
 
 class Stop(Exception):
@@ -169,7 +174,8 @@ class Compiled:
             remedy = "install python3-bpfcc (Debian, Ubuntu) or python3-bcc (Fedora, RHEL), or set --custom.python"
             raise Stop(f"{sys.executable} has no bcc: {remedy}", str(error)) from error
         with os.fdopen(config.source, encoding="utf-8") as file:
-            text = f'{_USDT if config.usdt else ""}#line 1 "{self._file}"\n{file.read()}'
+            source = on_kernel_stack(file.read(), config.programs)
+        text = f'{_NO_PROGRAMS}{_USDT if config.usdt else ""}#line 1 "{self._file}"\n{source}'
         if config.headers:
             os.environ["BCC_KERNEL_SOURCE"] = config.headers
         try:
@@ -195,3 +201,14 @@ class Compiled:
         except Exception as error:
             problem = f"{self._file}: the type of {buffer}'s records is not known to bcc: submit a struct to it"
             raise Stop(problem, str(error)) from error
+
+
+def on_kernel_stack(source: str, programs: Iterable[str]) -> str:
+    """Return a C file whose functions of these names have no private stack of the processor, which is not theirs alone.
+
+    A function that a macro of the file writes is left as it is.
+    """
+    for name in programs:
+        head = re.compile(rf"\b{re.escape(name)}\s*\([\w\s]*\*\s*(\w+)[^(){{}};]*\)\s*\{{")
+        source = head.sub(lambda found: found[0] + _KERNEL_STACK % found[1], source, count=1)
+    return source

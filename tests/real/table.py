@@ -21,7 +21,8 @@ simulated CUDA driver and, for PyTorch, JAX and NCCL, a simulated CUDA runtime (
 other programs call only the driver. Device memory is host memory, and kernels do nothing. Driver and runtime count
 their own calls, and **every number here is the exporter's number and equals theirs**: launches, calls and errors by
 function, waits, bytes in use by kind of memory, bytes copied by direction and kind of host memory. For NCCL, calls
-and bytes equal the ranks' own counts.
+and bytes equal the ranks' own counts. The programs do little but call the driver, so the exporter runs without its
+bound (`--overhead.max-ratio=0`): with the default it estimates such calls ([overhead](overhead.md)).
 
 The table shows that each call of a real program is seen exactly once, and that bytes in use equal PyTorch's
 `memory_reserved()` and the `pool_bytes` of JAX's `memory_stats()`. It shows nothing about NVIDIA's runtime and driver.
@@ -38,7 +39,8 @@ tokens are those that vLLM and its clients count.
 """
 
 _rows: dict[tuple[str, str], list[str]] = {}
-"""Numbers of this run by software and program; empty for one that failed."""
+"""Numbers of this run by software and program."""
+_failed: set[tuple[str, str]] = set()
 
 
 def note(item: pytest.Item, numbers: str) -> None:
@@ -48,7 +50,7 @@ def note(item: pytest.Item, numbers: str) -> None:
 
 def fail(item: pytest.Item) -> None:
     """A test has failed: what it noted before counts for nothing, and nor does an earlier run."""
-    _rows[_key(item)] = []
+    _failed.add(_key(item))
 
 
 def finish(session: pytest.Session) -> None:
@@ -59,8 +61,9 @@ def finish(session: pytest.Session) -> None:
     whole = not config.option.keyword and [Path(path).name for path in config.args] == ["real"]
     kept = {} if whole or not PAGE.exists() else _written(PAGE.read_text())
     ran = f"{datetime.now(UTC).date().isoformat()}, Linux {'.'.join(platform.release().split('.')[:2])}"
-    rows = kept | {key: f"{'; '.join(numbers)} | {ran}" if numbers else "" for key, numbers in _rows.items()}
-    if _rows:
+    rows = kept | {key: f"{'; '.join(numbers)} | {ran}" for key, numbers in _rows.items()}
+    rows |= dict.fromkeys(_failed, "")
+    if _rows or _failed:
         PAGE.write_text(HEAD + "".join(f"| {' | '.join(key)} | {rest} |\n" for key, rest in rows.items() if rest))
 
 
