@@ -204,7 +204,7 @@ class Compiled:
 
 
 def on_kernel_stack(source: str, programs: Iterable[str]) -> str:
-    """Return a C file whose functions of these names have no private stack of the processor, which is not theirs alone.
+    """Return a C file in which functions of these names have no private stack, which is the processor's.
 
     A function that a macro of the file writes is left as it is.
     """
