@@ -125,8 +125,8 @@ HEAD = """<!-- Written by `make docs` from the markers of the tests; do not edit
 # Evidence
 
 For every feature the strongest thing that it has run on, and the tests that show it. The page is made from markers in
-those tests and compared with them in `make test`: it cannot claim what no test does. [Real software](real-software.md) has the
-numbers of released programs.
+those tests and compared with them in `make test`: it cannot claim what no test does. [Real
+software](real-software.md) has the numbers of released programs.
 
 {grounds}
 
