@@ -29,6 +29,7 @@ COUNTED = (
     "tests/bpf/test_cuda_memory.py::test_allocations_of_the_driver",
     "tests/bpf/test_exits.py::test_ends",
     "tests/bpf/test_hip.py::test_23_of_each",
+    "tests/bpf/test_kernel_stacks.py",
     "tests/bpf/test_nccl_counts.py::test_every_collective",
     "tests/bpf/test_verbs_data.py::test_23_requests_are_23",
     "tests/bpf/test_verbs_extended.py::test_23_built_requests_are_23",
