@@ -25,7 +25,7 @@ import select
 from exporter.bpf import privileges, watch
 privileges.drop({sorted(privileges.OBSERVING)})
 try:
-    watch.Watch(select.epoll())
+    held = [watch.Watch(select.epoll()) for _ in range(64)]  # other programs may end, and leave their memory to the first
 except OSError as error:
     print(error)
 """

@@ -22,6 +22,6 @@ def test_there_are_walks() -> None:
 def test_stations_exist(file: str, name: str) -> None:
     """A station's file has the function or class in Python and C, and the name in other files."""
     text = (ROOT / file).read_text(encoding="utf-8")
-    of_c = rf"\b{name}\(|^AT_RETURN\({name}\)"
+    of_c = rf"\b{name}\(|^(?:UPROBE|AT_RETURN)\({name}\)"
     definition = {".py": rf"^ *(?:async )?(?:def|class) {name}\b", ".c": of_c, ".h": of_c}
     assert re.search(definition.get(Path(file).suffix, rf"\b{name}\b"), text, re.MULTILINE)
