@@ -25,7 +25,7 @@ import select
 from exporter.bpf import privileges, watch
 privileges.drop({sorted(privileges.OBSERVING)})
 try:
-    held = [watch.Watch(select.epoll()) for _ in range(64)]  # other programs may end, and leave their memory to the first
+    held = [watch.Watch(select.epoll()) for _ in range(64)]  # the first may get what other programs leave at their end
 except OSError as error:
     print(error)
 """
