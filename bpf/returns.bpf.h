@@ -26,7 +26,7 @@ static __always_inline void *kernel_pointer(void *structure, __u32 at)
 }
 
 /* The trampoline's address in this process (get_trampoline_vaddr of the kernel). 0: not known. */
-CHECKED_ONCE __u64 trampoline(void)
+static __always_inline __u64 trampoline(void)
 {
 	void *mm, *area;
 
@@ -40,18 +40,18 @@ CHECKED_ONCE __u64 trampoline(void)
 /* Whether a call that began with this stack pointer may still return: of one that waits for its return probe the caller's
  * address is replaced by the trampoline's. After a longjmp later frames have other things there. Where that address is not
  * known, it is one with which a page begins, and no small number. On arm64 the return address is in a register. */
-static __always_inline bool may_return(__u64 sp)
+CHECKED_ONCE int may_return(__u64 sp)
 {
 #if defined(__TARGET_ARCH_x86)
 	__u64 address, expected;
 
 	if (!read_user(&address, sp))
-		return true;
+		return 1;
 	expected = trampoline();
 	return expected ? address == expected : address >> 32 && !(address & 4095);
 #else
 	(void)sp;
-	return true;
+	return 1;
 #endif
 }
 

@@ -3,21 +3,35 @@
 #pragma once
 #include <linux/types.h>
 
+/* The number of bits of v but the first one: 0 for 0 and 1. Without branches, of which the verifier would follow all
+ * combinations in each program. */
+static __always_inline __u32 log2_floor(__u64 v)
+{
+	__u32 bits = 0;
+
+	for (__u32 width = 32; width; width /= 2) { /* unrolled */
+		__u64 above = v >> width;
+		__u32 step;
+
+		above |= -above;		/* its highest bit is set if it is not 0 */
+		asm volatile("" : "+r"(above)); /* else the compiler makes it a branch */
+		step = (above >> 63) * width;
+		v >>= step;
+		bits += step;
+	}
+	return bits;
+}
+
 /* The slot of a value: slot 0 holds v <= 2^first, slot i holds 2^(first+i-1) < v <= 2^(first+i), the last one
  * everything above. */
 static __always_inline __u32 log2_slot(__u64 v, __u32 first, __u32 slots)
 {
-	__u32 slot = 0;
+	__u32 slot;
 
 	if (v < 2)
 		return 0;
-	v--;
-	for (__u32 width = 32; width; width /= 2) /* unrolled: six compares */
-		if (v >> width) {
-			v >>= width;
-			slot += width;
-		}
-	slot = slot + 1 > first ? slot + 1 - first : 0;
+	slot = log2_floor(v - 1) + 1;
+	slot = slot > first ? slot - first : 0;
 	return slot < slots ? slot : slots - 1;
 }
 
@@ -27,14 +41,8 @@ static __always_inline __u32 log2_slot(__u64 v, __u32 first, __u32 slots)
  * shifted to the left until t has 64 bits, where the bound is 10^9 << 34. */
 static __always_inline __u32 duration_slot(__u64 ns, __s32 first, __u32 slots)
 {
-	__u32 slot = 1, skipped = 30 + first;
-	__u64 rest = ns;
+	__u32 slot = log2_floor(ns) + 1, skipped = 30 + first;
 
-	for (__u32 width = 32; width; width /= 2) /* unrolled: six compares */
-		if (rest >> width) {
-			rest >>= width;
-			slot += width;
-		}
 	slot += ns << (64 - slot) > 1000000000ull << 34;
 	slot = slot > skipped ? slot - skipped : 0;
 	return slot < slots ? slot : slots - 1;

@@ -41,19 +41,36 @@ static __always_inline __u64 bytes_of(__u64 count, __s32 type)
 	return each && count <= MOST_BYTES / each ? count * each : UNREAD;
 }
 
-/* The sum of an array of counts, or UNREAD. A function of its own: the verifier goes through the loop once, which has no
- * branches of its own. */
+/* Counts that are added: `left` of them are at `at`, and at most 16 are added at once. */
+struct sum {
+	__u64 at, sum, all, failed;
+	__u32 left;
+	__u32 zero;
+};
+
+/* Functions of their own, as are others that are not `static`: the verifier goes through each loop once. */
+__noinline int add_some(struct sum *to)
+{
+	__u64 count;
+
+	if (!to)
+		return 0;
+	for (int i = 0; i < 16 && to->left; i++, to->left--, to->at += sizeof(count)) {
+		to->failed |= bpf_probe_read_user(&count, sizeof(count), (void *)to->at);
+		to->sum += count;
+		to->all |= count;
+	}
+	return 0;
+}
+
+/* The sum of an array of counts, or UNREAD. */
 __noinline __u64 sum_counts(__u64 address, __u32 length)
 {
-	__u64 sum = 0, count, all = 0;
-	long failed = length > MOST_COUNTS;
+	struct sum sum = {.at = address, .left = length};
 
-	for (__u32 i = 0; i < MOST_COUNTS && i < length; i++) {
-		failed |= bpf_probe_read_user(&count, sizeof(count), (void *)(address + 8ull * i));
-		sum += count;
-		all |= count;
-	}
-	return failed || all >= MOST_BYTES ? UNREAD : sum;
+	for (int i = 0; i < MOST_COUNTS / 16 && sum.left && !sum.failed; i++)
+		add_some(&sum);
+	return sum.left || sum.failed || sum.all >= MOST_BYTES ? UNREAD : sum.sum;
 }
 
 /* What nccl-tests calls the bytes of the bus, for one call (doc/PERFORMANCE.md there): what each rank has to move
@@ -82,7 +99,6 @@ static __always_inline void count_error(__u32 tgid, __u8 api, __s32 code, __u64 
 	add_error(lookup_or_hold(errors, tgid, &key, &none, MOST_ERRORS), now);
 }
 
-/* A function of its own, as are others that are not `static`: the verifier goes through the many slots only once. */
 __noinline int count_duration(__u32 tgid, __u32 kind, __u64 ns)
 {
 	static const struct duration none;

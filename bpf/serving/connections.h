@@ -75,32 +75,44 @@ static __always_inline struct connection *connection_of(__u64 *key)
 	return bpf_map_lookup_elem(&connections, key);
 }
 
-/* Ends what is open on a connection, and forgets it. */
-static __always_inline void drop(struct connection *connection, __u64 key, enum outcome outcome)
+/* Ends the oldest request on a connection that is not answered to its end. */
+CHECKED_ONCE int end_oldest(struct connection *connection, enum outcome outcome, __u64 now)
 {
+	if (!connection)
+		return 0;
+	if (!connection->answering) {
+		begin_answer(connection, NULL);
+		connection->writing.bytes = 0;
+	}
+	finish(connection, outcome, now);
+	return 0;
+}
+
+/* Ends what is open on a connection, and forgets it. */
+CHECKED_ONCE int drop(__u64 key, enum outcome outcome)
+{
+	struct connection *connection = bpf_map_lookup_elem(&connections, &key);
 	__u64 now = bpf_ktime_get_ns();
 
+	if (!connection)
+		return 0;
 	if (connection->http2)
 		end_streams(key, outcome, now);
 	if (connection->answering && connection->writing.state == UNTIL_CLOSE && outcome == UNTERMINATED)
 		finish(connection, COMPLETE, now);
-	for (int i = 0; i < MOST_PENDING && connection->answered != connection->received; i++) {
-		if (!connection->answering) {
-			begin_answer(connection, NULL);
-			connection->writing.bytes = 0;
-		}
-		finish(connection, outcome, now);
-	}
+	for (int i = 0; i < MOST_PENDING && connection->answered != connection->received; i++)
+		end_oldest(connection, outcome, now);
 	if (connection->tls_socket)
 		bpf_map_delete_elem(&tls_sockets, &connection->tls_socket);
 	bpf_map_delete_elem(&connections, &key);
+	return 0;
 }
 
 /* A connection of a process that has ended: nobody need call anything after that. */
 static long end_swept(void *map, __u64 *key, struct connection *connection, void *unused)
 {
 	if (connection->swept && !bpf_map_lookup_elem(&processes, &connection->tgid))
-		drop(connection, *key, SERVER_GONE);
+		drop(*key, SERVER_GONE);
 	return 0;
 }
 

@@ -79,7 +79,7 @@ int on_state(struct bpf_raw_tracepoint_args *ctx)
 		outcome = CLIENT_GONE;
 	else
 		outcome = BPF_CORE_READ(task, flags) & PF_EXITING ? SERVER_GONE : UNTERMINATED;
-	drop(connection, key, outcome);
+	drop(key, outcome);
 	return 0;
 }
 

@@ -91,22 +91,12 @@ static __always_inline void on_unix_end(struct sock *sk)
 	if (connection && outcome == UNTERMINATED && !bpf_map_lookup_elem(&processes, &connection->tgid))
 		outcome = SERVER_GONE;
 	if (connection)
-		drop(connection, key, outcome);
+		drop(key, outcome);
 }
 
 static __always_inline __u64 inode_of(struct sock *sk)
 {
 	return BPF_CORE_READ(sk, sk_socket, file, f_inode, i_ino);
-}
-
-/* Ends the connection of a Unix socket that the server has closed before the end of its answer. */
-CHECKED_ONCE int drop_closed(__u64 key)
-{
-	struct connection *connection = bpf_map_lookup_elem(&connections, &key);
-
-	if (connection)
-		drop(connection, key, UNTERMINATED);
-	return 0;
 }
 
 /* A connection that begins with what was just read; NULL if that is no request. */
@@ -207,7 +197,9 @@ static __always_inline void on_call(struct sock *sk, __u32 size, bool sends)
 		return;
 	walk.connection = bpf_map_lookup_elem(&connections, &key);
 	if (walk.connection && walk.connection->inode && walk.connection->inode != inode_of(sk)) {
-		drop_closed(key);
+		drop(
+		    key,
+		    UNTERMINATED); /* of a Unix socket that the server has closed before the end of its answer */
 		walk.connection = NULL;
 	}
 	if (sends && !walk.connection)
@@ -242,6 +234,6 @@ static __always_inline void on_call(struct sock *sk, __u32 size, bool sends)
 	}
 	if (walk.failed) {
 		add(&unreadable, 1);
-		drop(walk.connection, key, UNREADABLE);
+		drop(key, UNREADABLE);
 	}
 }

@@ -46,7 +46,7 @@ static __always_inline void end_tls_connection(__u64 ssl, __u32 tgid, enum outco
 		return;
 	if (outcome == OF_UNKNOWN && connection->tls_socket) /* which is still open */
 		outcome = UNTERMINATED;
-	drop(connection, connection_key, connection->client_closed ? CLIENT_GONE : outcome);
+	drop(connection_key, connection->client_closed ? CLIENT_GONE : outcome);
 }
 
 /* A call that reads or writes; the cookie is whether it writes the number of bytes to its fourth argument. One that such
@@ -137,7 +137,7 @@ static __always_inline void on_tls_moved(struct tls_thread *thread, __u32 size, 
 	follow_piece(&walk, sends);
 	if (walk.failed) {
 		add(&unreadable, 1);
-		drop(walk.connection, walk.key, UNREADABLE);
+		drop(walk.key, UNREADABLE);
 	}
 }
 

@@ -47,12 +47,18 @@ __noinline int compare(struct search *search, struct queue *queue)
 	return 0;
 }
 
-/* The place of the one request with this wr_id that may be outstanding; ~0 if there is none or are several. */
-static __always_inline __u64 find_request(struct queue *queue, __u64 wr_id)
+/* The place of the one request with this wr_id that may be outstanding; ~0 if there is none or are several. Not
+ * inlined: verified once. */
+__noinline __u64 find_request(struct queue *queue, __u64 wr_id)
 {
-	struct search search = {.wr_id = wr_id, .at = queue->quiet, .tail = queue->tail};
-	__u32 most = queue->capacity && queue->capacity < QUEUE ? queue->capacity : QUEUE;
+	struct search search = {.wr_id = wr_id};
+	__u32 most;
 
+	if (!queue)
+		return ~0ull;
+	search.at = queue->quiet;
+	search.tail = queue->tail;
+	most = queue->capacity && queue->capacity < QUEUE ? queue->capacity : QUEUE;
 	if (search.tail > most && search.at < search.tail - most)
 		search.at = search.tail - most;
 	for (int i = 0; i < QUEUE; i++) {

@@ -18,7 +18,8 @@ static __always_inline void add_context(__u32 tgid, __u64 context)
 	put_shared(contexts, tgid, &key, &device);
 }
 
-static __always_inline void count_time(__u32 tgid, __u64 context, enum timed what, __u32 opcode, __u64 ns)
+/* Not inlined: verified once. */
+__noinline int count_time(__u32 tgid, __u64 context, enum timed what, __u32 opcode, __u64 ns)
 {
 	static const struct time none;
 	struct time_key key = {.tgid = tgid, .context = context, .what = what, .opcode = opcode};
@@ -26,9 +27,10 @@ static __always_inline void count_time(__u32 tgid, __u64 context, enum timed wha
 	__u32 slot = duration_slot(ns, TIME_FIRST, TIME_SLOTS);
 
 	if (!time || slot >= TIME_SLOTS)
-		return;
+		return 0;
 	add(&time->sum_ns, ns);
 	add(&time->slots[slot], 1);
+	return 0;
 }
 
 /* The bytes of a request's segments; what cannot be read is counted, but not again. Not inlined: verified once. */
@@ -229,10 +231,10 @@ static __always_inline void count_parts(struct post_flight *call)
 			count_part(call, &call->parts[i]);
 }
 
-/* A request of a call that has returned: counts, or was refused. The sums of the call's parts are not needed any more:
- * in their place the request is measured, which keeps the stack within the kernel's 512 bytes. Not inlined: verified
- * once. */
-__noinline int settle_request(struct walk *walk, struct post_flight *call, bool refused)
+/* The request at this place of a call that has returned: counts, or was refused. The sums of the call's parts are not
+ * needed any more: in their place the request is measured, which keeps the stack within the kernel's 512 bytes. Not
+ * inlined: verified once. */
+__noinline int settle_request(struct walk *walk, struct post_flight *call, __u32 at, __u32 accepted)
 {
 	struct user_send_wr wr;
 	struct part *part;
@@ -241,7 +243,7 @@ __noinline int settle_request(struct walk *walk, struct post_flight *call, bool 
 		return 0;
 	part = &call->parts[0];
 	*part = measure(&wr, call->mtu, true);
-	if (refused) {
+	if (at >= accepted) {
 		walk->signaled += call->all_signaled || wr.send_flags & SEND_SIGNALED;
 		walk->messages += is_message(wr.opcode);
 		part->requests = 0;
@@ -256,7 +258,7 @@ static __always_inline void settle_chain(struct walk *walk, struct post_flight *
 {
 	walk->next = call->first;
 	for (__u32 i = 0; i < MOST_REQUESTS && i < call->taken && walk->next; i++)
-		settle_request(walk, call, i >= accepted);
+		settle_request(walk, call, i, accepted);
 }
 
 /* Counts all requests of a call. Not inlined: verified once. */

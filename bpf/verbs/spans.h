@@ -43,35 +43,63 @@ static __always_inline bool receives_left(__u64 now)
 	return false;
 }
 
-/* A request that was posted at `posted_ns` (0: it is not known which one it was, nor its opcode and bytes) on the QP at
- * this address has completed. The data path calls it for every completion that it takes; few become spans. */
-static __always_inline void send_verbs_span(__u64 qp, __u64 posted_ns, __u64 now, __u32 opcode, __u64 bytes,
-					    __u32 status, __u64 message, bool received)
+/* A request that has completed. */
+struct completed {
+	__u64 qp;	 /* the address of the struct ibv_qp */
+	__u64 posted_ns; /* 0: it is not known which one it was, nor its opcode and bytes */
+	__u64 now, bytes, message;
+	__u32 opcode, status;
+	__u32 received;
+	__u32 zero;
+};
+
+/* Not inlined: verified once. */
+__noinline int send_completed(struct completed *request)
 {
 	struct thread thread = this_thread();
 	struct qp_control *control;
 	struct verbs_span *span;
 
-	if (status == STATUS_FLUSHED || (!status && (!posted_ns || now - posted_ns < request_span_ns)))
-		return;
-	control = find_or_add_qp(qp, false);
-	if (!control || (received && !receives_left(now)) ||
-	    !within_limit(now, verbs_spans_per_second, &verbs_spans_limited))
-		return;
+	if (!request)
+		return 0;
+	control = find_or_add_qp(request->qp, false);
+	if (!control || (request->received && !receives_left(request->now)) ||
+	    !within_limit(request->now, verbs_spans_per_second, &verbs_spans_limited))
+		return 0;
 	span = reserve(verbs_spans);
 	if (!span)
-		return;
+		return 0;
 	__builtin_memset(span, 0, sizeof(*span));
 	__builtin_memcpy(&span->qp, control, sizeof(span->qp));
-	span->begin_ns = posted_ns ? posted_ns : now;
-	span->end_ns = now;
-	span->bytes = bytes;
-	span->message = message;
+	span->begin_ns = request->posted_ns ? request->posted_ns : request->now;
+	span->end_ns = request->now;
+	span->bytes = request->bytes;
+	span->message = request->message;
 	span->tgid = thread.tgid;
 	span->tid = thread.tid;
-	span->opcode = opcode;
-	span->status = status;
-	span->received = received;
-	span->matched = !!posted_ns;
-	bpf_ringbuf_submit(span, wake_seldom(&verbs_spans, now, &verbs_spans_woken_ns));
+	span->opcode = request->opcode;
+	span->status = request->status;
+	span->received = request->received;
+	span->matched = !!request->posted_ns;
+	bpf_ringbuf_submit(span, wake_seldom(&verbs_spans, request->now, &verbs_spans_woken_ns));
+	return 0;
+}
+
+/* The data path calls it for every completion that it takes; few become spans. */
+static __always_inline void send_verbs_span(__u64 qp, __u64 posted_ns, __u64 now, __u32 opcode, __u64 bytes,
+					    __u32 status, __u64 message, bool received)
+{
+	struct completed request = {
+	    .qp = qp,
+	    .posted_ns = posted_ns,
+	    .now = now,
+	    .bytes = bytes,
+	    .message = message,
+	    .opcode = opcode,
+	    .status = status,
+	    .received = received,
+	};
+
+	if (status != STATUS_FLUSHED && (status || (posted_ns && now - posted_ns >= request_span_ns)))
+		send_completed(&request);
 }
