@@ -183,8 +183,9 @@ class Hip(CallCollector):
         for key, value in process.activity.of(LAUNCHES):
             name = self._function(key.api)
             metric = metrics.GRAPH_LAUNCHES if "Graph" in name else metrics.LAUNCHES
-            calls[name] = calls.get(name, 0) + value.calls
-            launches[metric] = launches.get(metric, 0) + value.calls
+            if value.calls:
+                calls[name] = calls.get(name, 0) + value.calls
+                launches[metric] = launches.get(metric, 0) + value.calls
             last = max(last, value.last_ns)
         for name, count in calls.items():
             yield sample(process, metrics.CALLS, count, {"api": name})

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 class Launches(NamedTuple):
     calls: int
+    """0 where there were some, and their number is not known."""
     last_ns: int
     """Of the newest call, on the kernel's monotonic clock."""
 

@@ -78,11 +78,14 @@ class CudaLaunches:
         return lambda before: self._tally(calls, before.cpu)
 
     def add(self, activity: Activity, missed: Counts | None) -> None:
-        """Add to the counts of a process what was estimated, as Estimates.missed returns it; remove them for None."""
+        """Add to the counts of a process what was estimated, as Estimates.missed returns it.
+
+        For None they are unknown; the time of the newest launch that was seen stays.
+        """
         if missed is None:
             for counts in activity.devices.values():
                 for api in self._sampled & counts.launches.keys():
-                    del counts.launches[api]
+                    counts.launches[api] = counts.launches[api]._replace(calls=0)
             return
         for (device, api), more in missed.items():
             launches = activity.devices[device].launches

@@ -95,7 +95,8 @@ class _Part:
         return Sample(metric, {**self.labels, **own}, value, self.since)
 
     def _calls(self) -> Iterator[Sample]:
-        calls = self.activity.calls | {api: launches.calls for api, launches in self.activity.launches.items()}
+        launches = {api: it.calls for api, it in self.activity.launches.items() if it.calls}
+        calls = self.activity.calls | launches
         for api, count in calls.items():
             yield self._sample(metrics.CALLS, count, _LABELS[api - 1])
 
@@ -104,7 +105,8 @@ class _Part:
         for api, launches in self.activity.launches.items():
             called = function(api)
             key = called.launches, called.layer
-            counts[key] = counts.get(key, 0) + launches.calls
+            if launches.calls:
+                counts[key] = counts.get(key, 0) + launches.calls
         for (launched, layer), count in counts.items():
             metric = metrics.LAUNCHES if launched == "kernel" else metrics.GRAPH_LAUNCHES
             yield self._sample(metric, count, {"api_layer": layer})

@@ -76,12 +76,12 @@ class HipLaunches:
         return lambda before: self._tally(reading, before.cpu)
 
     def add(self, rows: Rows, missed: Counts | None) -> None:
-        """Add to the launches of a process what was estimated, as Estimates.missed returns it; remove them for None."""
-        if missed is None:
-            rows.maps.pop(LAUNCHES, None)
-            return
+        """Add to the launches of a process what was estimated, as Estimates.missed returns it.
+
+        For None they are unknown; the time of the newest launch that was seen stays.
+        """
         for key, value in rows.of(LAUNCHES):
-            value.calls += missed.get(key.api, 0)
+            value.calls = 0 if missed is None else value.calls + missed.get(key.api, 0)
 
     def _read(self, pids: Collection[int]) -> tuple[_Numbers, _Reading, _Numbers]:
         before = self._rows(CALLS, pids)

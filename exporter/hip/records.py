@@ -29,7 +29,7 @@ class Process(Protocol):
 
 
 class Launch(Protocol):
-    """struct launch: launches by one function."""
+    """struct launch: launches by one function; 0 calls where there were some, and their number is not known."""
 
     calls: int
     last_ns: int

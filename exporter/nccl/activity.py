@@ -17,6 +17,7 @@ class Calls(NamedTuple):
     """Calls of one kind, in one process; fields are those of struct calls in bpf/nccl/nccl.h."""
 
     calls: int
+    """0 where there were some, and their number is not known."""
     bytes: int
     bus_bytes: int
     unsized: int

@@ -64,10 +64,14 @@ class Messages:
         return lambda before: self._tally(activity.calls, before.cpu)
 
     def add(self, activity: Activity, missed: Counts | None) -> None:
-        """Add to the counts of a process what was estimated, as Estimates.missed returns it; remove them for None."""
+        """Add to the counts of a process what was estimated, as Estimates.missed returns it.
+
+        For None they are unknown; the time of the newest call that was seen stays.
+        """
         for kind in self._messages if missed != {} else ():
             if missed is None:
-                activity.calls.pop(kind, None)
+                if kind in activity.calls:
+                    activity.calls[kind] = Calls(0, 0, 0, 0, 0, activity.calls[kind].last_ns)
                 continue
             some = {name: missed.get((kind, name), 0) for name in _FIELDS}
             if any(some.values()):

@@ -87,6 +87,8 @@ class _Samples:
             if not self.kinds.is_collective(kind):
                 yield self._sample(metrics.GROUPS, it.calls)
                 continue
+            if not it.calls:
+                continue
             collective = self.kinds.names[kind]
             yield self._sample(metrics.CALLS, it.calls, collective=collective)
             if it.calls > it.unsized and collective not in _WITHOUT_BYTES:

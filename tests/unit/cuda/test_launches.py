@@ -76,11 +76,11 @@ def test_estimates_are_added() -> None:
     assert {COPY: 20} == activity.devices[0].calls
 
 
-def test_counts_that_are_not_known_are_absent() -> None:
-    """Unknown counts of launches probed in windows are absent; the runtime's launches and other calls count on."""
+def test_counts_that_are_not_known() -> None:
+    """Of launches probed in windows only the time of the newest one is known; the runtime's and other calls count."""
     counts = Counts(launches={LAUNCH: Launches(100, 77), RUNTIME: Launches(7, 7)}, calls={COPY: 20})
     made().add(Activity(devices={0: counts}), None)
-    assert {RUNTIME: Launches(7, 7)} == counts.launches
+    assert {LAUNCH: Launches(0, 77), RUNTIME: Launches(7, 7)} == counts.launches
     assert {COPY: 20} == counts.calls
 
 

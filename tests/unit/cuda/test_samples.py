@@ -61,6 +61,12 @@ def test_launches() -> None:
     assert 4 == len([key for key in found if key[0] is metrics.CALLS])
 
 
+def test_an_unknown_number_of_launches() -> None:
+    """No counter, but the time of the newest one: a process that launches is not one that stands still."""
+    found = by_labels(Counts(launches={API["cuLaunchKernel"]: Launches(0, 1_000_000_000)}))
+    assert {(metrics.LAST_LAUNCH, ()): 3601.0} == found
+
+
 def test_errors() -> None:
     """Errors have number and name, with the time of the newest; a number without a name stays a number."""
     activity = Counts(errors={(API["cudaMalloc"], 2): Errors(3, 0), (API["cuMemFree_v2"], 4242): Errors(1, 5 * 10**9)})

@@ -84,13 +84,14 @@ def rows_of(**maps: Mapping[int, Any]) -> Rows:
 
 
 def test_estimates_are_added() -> None:
-    """To each function that was seen; what is not known is absent, and other calls stay."""
+    """To each function that was seen; what is not known has no number, and other calls stay."""
     rows = rows_of(launches={LAUNCH: launched(100), GRAPH: launched(2)}, calls={COPY: 20})
     subject = made()
     subject.add(rows, {LAUNCH: 900})
     assert [(LAUNCH, 1000), (GRAPH, 2)] == [(key.api, value.calls) for key, value in rows.of("launches")]
     subject.add(rows, None)
-    assert ([], [20]) == (list(rows.of("launches")), [value for _, value in rows.of("calls")])
+    assert {(LAUNCH, 0), (GRAPH, 0)} == {(key.api, value.calls) for key, value in rows.of("launches")}
+    assert [20] == [value for _, value in rows.of("calls")]
 
 
 def test_the_last_tally() -> None:

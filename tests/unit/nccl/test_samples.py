@@ -55,6 +55,13 @@ def test_what_is_not_known_is_left_out() -> None:
     assert "nccl_collective_bytes_total" not in shown(Activity(calls={1: Calls(2, 0, 0, 0, 0, 1)}))
 
 
+def test_an_unknown_number_of_calls() -> None:
+    """No counter, but the time of the newest one: a process that sends is not one that hangs."""
+    found = shown(Activity(calls={0: Calls(0, 0, 0, 0, 0, 2_000_000_000)}), returns=False)
+    assert {"nccl_last_call_timestamp_seconds"} == found.keys()
+    assert 3.0 == only(found, "nccl_last_call_timestamp_seconds")
+
+
 def test_more_than_fits() -> None:
     """Numbers made up by a library are cut to the range of OTLP."""
     found = shown(Activity(calls={0: Calls(1, (1 << 64) - 1, (1 << 64) - 1, 0, 0, 1)}))
