@@ -152,6 +152,7 @@ class ProbeCollector(ABC, Generic[A]):
     def process_started(self, pid: int, library: Library, from_first_call: bool) -> None:
         """Report this process from now on."""
         self.ledger.started(pid)
+        self.node.governor.wake()
 
     def processes_ended(self, pids: Collection[int]) -> None:
         """Keep the last counts of these processes for the ledger's retention."""

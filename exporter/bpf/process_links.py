@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import re
@@ -74,7 +75,8 @@ class ProcessLinks:
                 try:
                     self._links[pid] = self._attach(pid)
                 except BpfError as error:
-                    log.warning("a process cannot be probed on its own: %s", error, extra={"pid": pid})
+                    if error.errno != errno.ESRCH:  # it has ended
+                        log.warning("a process cannot be probed on its own: %s", error, extra={"pid": pid})
                     continue
                 self._rows.add(pid, since)
         return [*self._links]

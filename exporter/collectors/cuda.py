@@ -167,7 +167,7 @@ class Cuda(ProbeCollector[Activity]):
                 yield metrics.SEEN_FROM_START.sample(0, self.node.processes.labels(process.pid))
             if not process.ended:
                 only = process.activity.gpus.get(0, {}) if len(process.activity.devices) <= 1 else {}
-                seen = process.pid in covered and not (self.watch and self.watch.missed(process.pid) is None)
+                seen = process.pid in covered and (not self.watch or self.watch.whole(process.pid))
                 yield metrics.SEEN_FROM_START.sample(int(seen), {**process.labels, **only})
             if not process.ended and process.pid in covered:
                 yield from self._unattributed(process)

@@ -153,7 +153,7 @@ class Hip(CallCollector):
                 whole = not self._is_unseen(process) and (
                     self._joined.get(process.pid, set()) <= self.probes.passed_by(process.pid)
                 )
-                whole &= not (self.watch and self.watch.missed(process.pid) is None)
+                whole &= not self.watch or self.watch.whole(process.pid)
                 yield sample(process, metrics.SEEN_FROM_START, int(whole), {})
 
     def _is_unseen(self, process: Process[Rows]) -> bool:

@@ -51,6 +51,8 @@ class CudaLaunches:
     ) -> None:
         self._probes, self._maps, self._cpu = probes, maps, cpu
         self._sampled = {api for api, it in enumerate(FUNCTIONS, 1) if it.launches and it.layer == layer}
+        self._first = layer == "runtime"
+        """True if launches may be the first calls of a process: in the driver the context's comes first."""
         self._symbol = FUNCTIONS[min(self._sampled) - 1].name
 
     def sampled_files(self) -> Mapping[int, SubjectFile]:
@@ -124,6 +126,7 @@ class CudaLaunches:
             cost=sum(count * self._price(api) for (_, api), count in calls.launches.items()),
             other=sum(count * self._price(api) for api, count in calls.others.items()),
             cpu=cpu,
+            begun=self._first or bool(calls.launches or calls.others),
         )
 
     def _price(self, api: int) -> float:

@@ -130,7 +130,7 @@ SEEN_FROM_START = Metric(
     "gpu.cuda.seen_from_start",
     "1 for a process with every call seen; 0 for a process that was already running, that replaced its program (exec) "
     "and may have made calls before this was noticed, or without return probes: memory allocated earlier has no "
-    "metric of its own. 0 also while an unknown number of launches was left out (--overhead.max-ratio).",
+    "metric of its own. 0 also if an unknown number of launches is in no count (--overhead.max-ratio).",
     Kind.GAUGE,
     process=True,
 )

@@ -16,6 +16,9 @@ _PLENTY, _MOST_WINDOWS = 128, 12
 _PLENTY_SECONDS = 0.05
 """The same of a process's own CPU time where that is the reference: on a busy node a process gets little of a window,
 and counts and CPU times may be a tick apart."""
+_NEW_WAITS, _WAITS = 3, _MOST_WINDOWS
+"""Windows that a gap goes on at most because they hold too little: the first one of a new process, and others. What is
+shown is better than nothing for the life of a process that seldom makes other calls."""
 _LEAST_OWN = 0.5
 """Part of a process's CPU time that has to be its own for an estimate by it. Where probes take more of it, the error of
 their price would be one of what is left, and greater."""
@@ -36,6 +39,8 @@ class ProcessTally(NamedTuple):
     """CPU time of the process, with both."""
     yielding: float = 0.0
     """The part of `other` of functions that are left out before these."""
+    begun: bool = True
+    """False if the process cannot have made any of these calls yet, as others come first."""
 
     @property
     def own(self) -> float:
@@ -49,6 +54,9 @@ class ProcessTally(NamedTuple):
         CPU time before its first call is nothing to go by.
         """
         return cls({}, 0.0, 0.0, 0.0, now.own)
+
+
+_NOTHING = ProcessTally({}, 0.0, 0.0, 0.0, 0.0)
 
 
 @dataclass(slots=True)
@@ -99,15 +107,17 @@ class Estimate:
     """True if the first gap began before the process was first seen: CPU time is then no measure of that gap."""
     pending: bool = False
     """True while windows hold too little to estimate the gap, which then continues: counts are unknown."""
-    released: bool = False
-    """True if all calls are counted from now on: the time counts as a window for a pending gap."""
+    late: bool = False
+    """True if an unknown number of calls came before those that are counted or estimated."""
+    _waited: int = 0
+    """Windows for which the gap has been pending."""
     _before: deque[_Piece] = field(default_factory=lambda: deque(maxlen=_MOST_WINDOWS))
     _window: _Piece = field(default_factory=_Piece)
     _gap: _Piece = field(default_factory=_Piece)
 
     def advance(self, now: ProcessTally, probed: bool) -> None:
         """Add the time since the last call, in which the calls were probed or not."""
-        (self._window if probed or self.released else self._gap).add(self.at, now)
+        (self._window if probed else self._gap).add(self.at, now)
         self.at = now
 
     def settle(self) -> None:
@@ -135,6 +145,25 @@ class Estimate:
         self._forget()
         self._gap = _Piece()
 
+    def wait(self) -> None:
+        """Take note of a window: the gap before it is pending for so many at most."""
+        self._waited = self._waited + 1 if self.pending else 0
+        if self._waited >= (_NEW_WAITS if self.new else _WAITS):
+            self._give_up()
+
+    def release(self) -> None:
+        """Go by no windows any more: all calls are counted from now on."""
+        self.settle()
+        self._give_up()
+        self.late |= self.unknown
+        self.unknown, self.owner = False, None
+
+    def _give_up(self) -> None:
+        """Leave the calls of a pending gap out, and count from now on."""
+        self.late |= self.pending
+        self.new = self.pending = False
+        self._waited, self._gap = 0, _Piece()
+
     def _enough(self) -> bool:
         """Return whether windows hold enough for the gap; what they lack for good makes it unknown instead."""
         reference = sum(it.reference for it in self._before)
@@ -154,7 +183,7 @@ class Estimate:
 
 def _continued(known: Estimate | None, at: ProcessTally, owner: object) -> Estimate:
     """Return the estimate of a process that goes by a file's windows from now on, after those before, if any."""
-    return Estimate(at, owner, known.missed, known.unknown) if known else Estimate(at, owner)
+    return Estimate(at, owner, known.missed, late=known.late) if known else Estimate(at, owner)
 
 
 class Estimates:
@@ -176,10 +205,12 @@ class Estimates:
                     self._by_pid[pid] = _continued(known, before[pid], owner)
                     self._by_pid[pid].advance(now[pid], probed=True)
                     self._by_pid[pid].settle()
-                elif known.owner is owner and known.released:
-                    known.advance(now[pid], probed=True)
-                    known.settle()
-                    known.released = False
+
+    def join(self, pids: Collection[int]) -> None:
+        """Count these from now on, of which an unknown number of calls was not seen."""
+        with self._lock:
+            for pid in pids:
+                self._by_pid.setdefault(pid, Estimate(_NOTHING, late=True))
 
     def advance(self, owner: object, tallies: Mapping[int, ProcessTally], probed: bool) -> None:
         """Add the time since the last call for the owner's processes, those that are new included.
@@ -199,43 +230,33 @@ class Estimates:
                     known.advance(now, probed)
 
     def settle(self, owner: object) -> None:
-        """Estimate the gaps before the window of the owner that ends now."""
+        """Estimate the gaps before the window of the owner that ends now, or leave out what they lack a measure for."""
         with self._lock:
             for estimate in self._of(owner):
                 estimate.settle()
+                estimate.wait()
 
     def end(self, owner: object) -> None:
         """Keep what was estimated: all calls are counted from now on."""
         with self._lock:
             for estimate in self._of(owner):
-                estimate.settle()
-                self._release(estimate)
+                estimate.release()
 
     def release(self, owner: object, pids: Collection[int]) -> None:
         """Keep what was estimated of these: all their calls are counted from now on."""
         with self._lock:
             for pid in pids:
                 if (known := self._by_pid.get(pid)) and known.owner is owner:
-                    known.settle()
-                    self._release(known)
-
-    def follow(self, owner: object, tallies: Callable[[], Mapping[int, ProcessTally]]) -> None:
-        """Go on with processes that were released while the estimate of a gap was pending."""
-        with self._lock:
-            if not any(it.released for it in self._of(owner)):
-                return
-        now = tallies()
-        with self._lock:
-            for pid in now.keys() & self._by_pid.keys():
-                known = self._by_pid[pid]
-                if known.owner is owner and known.released:
-                    known.advance(now[pid], probed=True)
-                    known.settle()
-                    self._release(known)
+                    known.release()
 
     def knows(self, pid: int) -> bool:
         with self._lock:
             return pid in self._by_pid
+
+    def is_late(self, pid: int) -> bool:
+        """Return whether an unknown number of calls is in no count of the process."""
+        with self._lock:
+            return pid in self._by_pid and self._by_pid[pid].late
 
     def missed(self, pid: int) -> Counts | None:
         """Return the estimated counts of what was not seen; empty where all was seen, None where they are not known."""
@@ -259,10 +280,6 @@ class Estimates:
                 known.advance(last(at)._replace(cost=at.cost, other=at.other, cpu=at.cpu), probed=False)
                 known.settle()
             return None if known.unknown or known.pending else known.missed
-
-    def _release(self, estimate: Estimate) -> None:
-        estimate.released = estimate.pending
-        estimate.owner = estimate.owner if estimate.pending else None
 
     def _of(self, owner: object) -> list[Estimate]:
         return [it for it in self._by_pid.values() if it.owner is owner]

@@ -9,10 +9,12 @@ from typing import NamedTuple, Protocol
 
 from exporter.governor.estimates import Estimates, ProcessTally
 from exporter.governor.ladder import LEAST, Ladder
+from exporter.governor.newcomers import LOOK_SECONDS as LOOK_SECONDS
+from exporter.governor.newcomers import Newcomers
 from exporter.governor.standings import Standings
 
-LOOK_SECONDS, CYCLE_SECONDS = 1.0, 5.0
-"""Times between two looks at the cost: while all calls are counted, and while there is one window in each cycle."""
+CYCLE_SECONDS = 5.0
+"""Time between two looks at the cost while there is one window in each cycle: LOOK_SECONDS is while all calls count."""
 FLOOR = 0.005
 """Cost in cores below which nothing is left out, however little CPU time the process needs: of the time that passes a
 process that mostly waits loses less than this part."""
@@ -48,6 +50,19 @@ class Bounds(NamedTuple):
     """Returns the cores that these probes may take at present, for the bound of the node."""
 
 
+class _Weight(NamedTuple):
+    """The cost of the functions to a process in some time."""
+
+    own: float
+    """In parts of what they may cost it, by the bound of a process; 0 where that is little."""
+    pressure: float
+    """The same by the bound of the node too."""
+    rate: float
+    """In cores."""
+    used: float
+    """The cost of all functions in parts of the process's bound."""
+
+
 class WindowedFile:
     """The windows of one file. Times are of a monotonic clock, in seconds.
 
@@ -78,7 +93,7 @@ class WindowedFile:
         self.due = clock()
         """Time of the next step."""
         self._step: Callable[[], None] = self._look
-        self._standings = Standings()
+        self._standings, self._newcomers = Standings(), Newcomers(clock)
         self._before: Mapping[int, ProcessTally] = {}
         """Tallies at the last look, made at this time:"""
         self._looked, self._probed_before, self._turned = self.due, 0.0, 0.0
@@ -92,13 +107,26 @@ class WindowedFile:
         if self.ladder.throttled or busy:
             self._step()
         else:
-            self._estimates.follow(self, self._read)
             self._weigh({})
             self.due = self._clock() + LOOK_SECONDS
 
+    def meet(self) -> None:
+        """Give processes that came in windows links of their own, and those that cost too much since to the windows."""
+        self._standings.kept -= self._newcomers.take_left()
+        if not self.ladder.throttled:
+            return
+        if due := self._newcomers.due():
+            self._look_at_newcomers(self._tallies(due))
+        if new := self._newcomers.since(self.probed.pids):
+            self._meet(new, whole=False)
+
+    def leave(self, pid: int) -> None:
+        """Take note that a process has ended, or runs another program. From any thread."""
+        self._newcomers.leave(pid)
+
     def leaves_out(self, pid: int) -> bool:
         """Return whether calls of a process may be left out now."""
-        return self.ladder.throttled and pid not in self._standings.kept
+        return self.ladder.throttled and (pid not in self._standings.kept or self._newcomers.left(pid))
 
     def sampled(self) -> float:
         """Return the share of the last minute for which the functions were probed."""
@@ -107,12 +135,13 @@ class WindowedFile:
 
     def _look(self) -> None:
         """Compare, while all calls are counted, cost and bound."""
-        self._estimates.follow(self, self._read)
         before, now = self._before, self._read()
         self._weigh(now)
         if self.ladder.throttled:
             self._keep(before, now)
             self._estimates.begin(self, self._others(before), now)
+            self._newcomers.begin(before.keys() | now.keys())
+            self._meet(now.keys() - before.keys(), whole=True)
             self._cycle()
         else:
             self.due = self._clock() + LOOK_SECONDS
@@ -120,7 +149,6 @@ class WindowedFile:
     def _begin(self) -> None:
         """A cycle ended: compare cost and bound, and choose the next window."""
         before, now = self._before, self._read()
-        self._estimates.follow(self, lambda: now)
         self._estimates.advance(self, self._others(now), probed=self._on)
         if self._on:
             self._estimates.settle(self)
@@ -131,6 +159,7 @@ class WindowedFile:
             return
         self._estimates.end(self)
         self._standings.kept = set(self.probed.keep(()))
+        self._newcomers.watched.clear()
         self._step, self.due = self._look, self._clock() + LOOK_SECONDS
 
     def _cycle(self) -> None:
@@ -171,7 +200,7 @@ class WindowedFile:
 
     def _keep(self, before: Mapping[int, ProcessTally], now: Mapping[int, ProcessTally]) -> None:
         """Probe processes that cost little all the time, and those that cost too much in windows only."""
-        kept, wanted = self._standings.kept, self._standings.polite()
+        kept, wanted = self._standings.kept, self._standings.polite() | self._newcomers.watched.keys()
         if wanted == kept:
             return
         dropped = kept - wanted
@@ -182,6 +211,35 @@ class WindowedFile:
             later = self._read()
             self._estimates.advance(self, {pid: later[pid] for pid in new & later.keys()}, probed=False)
             self._estimates.release(self, new)
+
+    def _meet(self, new: Collection[int], whole: bool) -> None:
+        """Probe processes all the time that were not known until now; `whole` if that is so already."""
+        began, users = self._clock(), set(self.probed.pids)
+        if new:
+            self._standings.kept = kept = set(self.probed.keep((self._standings.kept | {*new}) & users))
+            now = self._tallies(new)
+            linked = {pid: it for pid, it in now.items() if pid in kept}
+            others = {pid: it for pid, it in now.items() if pid not in kept}
+            self._before = {**self._before, **linked}
+            self._newcomers.watch(linked)
+            if whole:
+                self._estimates.begin(self, {pid: ProcessTally.first(it) for pid, it in others.items()}, others)
+            else:
+                self._estimates.join([pid for pid, it in linked.items() if it.begun])
+                self._estimates.advance(self, others, probed=False)
+            self._newcomers.took(self._clock() - began)
+
+    def _look_at_newcomers(self, now: Mapping[int, ProcessTally]) -> None:
+        cap = self._bounds.cap()
+        costly: dict[int, ProcessTally] = {}
+        for pid, seconds, newcomer in self._newcomers.looks(now):
+            weight = self._weight(newcomer.before, now[pid], seconds, FLOOR * seconds, cap)
+            if newcomer.look(now[pid], weight.pressure > 1):
+                costly[pid] = newcomer.first
+        if costly:
+            self._newcomers.end(costly)
+            self._estimates.begin(self, costly, now)
+            self._standings.kept = set(self.probed.keep(self._standings.kept - costly.keys()))
 
     def _turn(self, on: bool) -> None:
         if on == self._on:
@@ -200,29 +258,31 @@ class WindowedFile:
         time, probed = self._clock(), self._probed_seconds(self._clock())
         seconds = time - self._looked
         share = (probed - self._probed_before + self._turned) / seconds if seconds else 1.0
-        used, pressures, rates, cap = 0.0, dict[int, float](), dict[int, float](), self._bounds.cap()
+        weights, cap = dict[int, _Weight](), self._bounds.cap()
         highest, self.for_node = 0.0, False
         for pid in now.keys() & self._before.keys() if seconds else ():
             kept = pid in self._standings.kept
             least = FLOOR * seconds * (1.0 if kept else self.ladder.share / self.ladder.stretch)
-            rates[pid] = max(0.0, now[pid].cost - self._before[pid].cost) / seconds
-            own, part = self._pressure(self._before[pid], now[pid], least)
-            pressures[pid] = max(own, rates[pid] / cap)
-            if not kept and pressures[pid] > highest:
-                highest, self.for_node = pressures[pid], pressures[pid] > own
-            used = max(used, part)
-        self.used, self.rates = used, rates
+            weights[pid] = it = self._weight(self._before[pid], now[pid], seconds, least, cap)
+            if not kept and it.pressure > highest:
+                highest, self.for_node = it.pressure, it.pressure > it.own
+        self.used = max((it.used for it in weights.values()), default=0.0)
+        self.rates = {pid: it.rate for pid, it in weights.items()}
         self.ladder.look(highest)
-        self._standings.look(pressures, max(share, LEAST))
+        self._standings.look({pid: it.pressure for pid, it in weights.items()}, max(share, LEAST))
         self._before, self._looked, self._probed_before, self._turned = now, time, probed, 0.0
         self._history.append((time, self._probed_seconds(time)))
         while len(self._history) > 2 and self._history[1][0] <= time - _RECENT_SECONDS:
             self._history.popleft()
 
+    def _weight(self, before: ProcessTally, after: ProcessTally, seconds: float, least: float, cap: float) -> _Weight:
+        """Return what the functions cost a process: nothing by its own bound where it is less than `least` seconds."""
+        rate = max(0.0, after.cost - before.cost) / seconds
+        own, used = self._pressure(before, after, least)
+        return _Weight(own, max(own, rate / cap), rate, used)
+
     def _pressure(self, before: ProcessTally, after: ProcessTally, least: float) -> tuple[float, float]:
-        """Return the cost of the functions in a process in parts of what it may be, and that of all in parts of the
-        process's bound; 0 where it is less than `least` seconds.
-        """
+        """Return the cost of the functions in parts of what it may be, and that of all in parts of the bound."""
         cost, other = after.cost - before.cost, after.other - before.other
         allowed = self._bounds.ratio * (after.cpu - before.cpu)
         if cost <= 0 or cost < least or allowed <= 0:

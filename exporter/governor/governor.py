@@ -61,6 +61,7 @@ class Governed:
         self._look()
         for key, file in self._files.items():
             file.probed = present[key]
+            file.meet()
             if file.due <= self._clock():
                 before = file.ladder.throttled
                 file.step(self._busy)
@@ -85,9 +86,15 @@ class Governed:
         """Return what Estimates.missed does; None for a process that windows have not come to yet."""
         return None if self._unread(pid) else self.estimates.missed(pid)
 
+    def whole(self, pid: int) -> bool:
+        """Return whether each call of a process was counted or estimated."""
+        return self.missed(pid) is not None and not self.estimates.is_late(pid)
+
     def finish(self, pid: int, last: Callable[[ProcessTally], ProcessTally]) -> Counts | None:
         """Return what Estimates.finish does; None for a process that was never read beside windows."""
         unread = self._unread(pid)
+        for file in [*self._files.values()]:
+            file.leave(pid)
         missed = self.estimates.finish(pid, last)
         return None if unread else missed
 
@@ -113,6 +120,8 @@ class Governed:
             yield metrics.SAMPLED.sample(share, labels)
             yield metrics.LEVEL.sample(level, labels)
         yield metrics.THROTTLED.sample(self._throttles, probe)
+        users = {pid for it in [*self._files.values()] for pid in it.probed.pids}
+        yield metrics.UNCOUNTED.sample(sum(self.missed(pid) is None for pid in users), probe)
         files = [*self._files.values()]
         if files and self.subject.sampled_cost() is not None:
             yield metrics.USED.sample(max(file.used for file in files), probe)
@@ -219,6 +228,10 @@ class Governor:
         with self._lock:
             self.watched = [it for it in self.watched if it is not watch]
             self._payers = [it for it in self._payers if it is not payer]
+        self._wake.set()
+
+    def wake(self) -> None:
+        """Do at once what is due, as a process has started."""
         self._wake.set()
 
     def collect(self) -> Iterator[Sample]:

@@ -21,6 +21,13 @@ LEVEL = Metric(
     Kind.GAUGE,
     labels=_OF,
 )
+UNCOUNTED = Metric(
+    "accel_exporter.probe.uncounted.processes",
+    "Processes with an unknown number of calls at present: their counters of calls that are probed in windows are absent, "
+    "as the windows hold too little to estimate them.",
+    Kind.GAUGE,
+    labels=("probe",),
+)
 THROTTLED = Metric(
     "accel_exporter.probe.throttles",
     "Times that a file's symbols changed from probing all calls to probing in windows, to stay within "

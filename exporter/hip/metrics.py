@@ -55,7 +55,8 @@ SEEN_FROM_START = Metric(
     "gpu.hip.seen_from_start",
     "1 for a process with every call on memory seen; 0 for a process that was already running, that replaced its "
     "program (exec) and may have made calls before this was noticed, without return probes, and where "
-    "gpu_hip_memory_usage_bytes is absent: memory of unseen calls is in no metric.",
+    "gpu_hip_memory_usage_bytes is absent: memory of unseen calls is in no metric. 0 also if an unknown number of "
+    "launches is in no count (--overhead.max-ratio).",
     Kind.GAUGE,
     process=True,
 )

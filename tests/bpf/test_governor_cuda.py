@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -45,13 +45,13 @@ def governed(running: Job, bound: float) -> Iterator[Observed]:
 
 
 @contextmanager
-def polite(running: Job) -> Iterator[list[Stretch]]:
-    """Let a job launch little in the background; what it did is known at the end."""
+def background(running: Job, waits: bool = False, pause_us: int = 0) -> Iterator[list[Stretch]]:
+    """Let a job work in the background; what it did is known at the end."""
     done, over = list[Stretch](), threading.Event()
 
     def work() -> None:
         while not over.is_set():
-            done.append(running.work(0.2, pause_us=100_000))
+            done.append(running.work(0.2, waits=waits, pause_us=pause_us))
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -103,7 +103,7 @@ def test_a_job_that_only_launches_is_left_alone(tmp_path: Path, monkeypatch: pyt
             assert level(observed, running) is None
         with governed(running, BOUND) as observed:
             until(lambda: observed.attached(other.process.pid, {str(other.library)}), "attached")
-            with polite(other) as its:
+            with background(other, pause_us=100_000) as its:
                 throttle(observed, running, 0, waits=True)
                 begun, seen = counted(observed, running), hits(observed)
                 stretch = running.work(4, waits=True)
@@ -116,3 +116,39 @@ def test_a_job_that_only_launches_is_left_alone(tmp_path: Path, monkeypatch: pyt
             little = running.work(2, pause_us=100_000)
             assert little.calls == counted(observed, running) - whole
             assert not process_links.supported() or its[-1].total == counted(observed, other)
+
+
+def shown(observed: Observed, running: Job) -> tuple[int | None, int | None]:
+    """Launches, None where they are not known, and whether all are among them."""
+    pid = running.process.pid
+    return observed.value("gpu_cuda_kernel_launch_calls_total", pid), observed.value("gpu_cuda_seen_from_start", pid)
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["own links", "no own links"])
+def test_a_job_that_starts_beside_one_in_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: bool) -> None:
+    """A job with no other calls, by which launches could be estimated. With a link of its own each launch counts from
+    about its start, else they are estimated after some windows; and each one counts once windows have ended. Where some
+    of the first are in no count that is marked."""
+    if alone and not process_links.supported():
+        pytest.skip("this kernel cannot attach to one process")
+    monkeypatch.setattr(files, "CYCLE_SECONDS", 0.5)
+    if not alone:
+        monkeypatch.setattr(process_links, "supported", lambda: False)
+    with job(tmp_path) as running, governed(running, BOUND) as observed, ExitStack() as jobs:
+        throttle(observed, running, 0, waits=True)
+        with background(running, waits=True):
+            late = jobs.enter_context(job(tmp_path))
+            made = late.work(1, own=3000, pause_us=10_000).calls
+            until(lambda: shown(observed, late)[0] is not None, "its launches are known")
+            calls, whole = shown(observed, late)
+            assert (made, 1) == (calls, whole) or 0 == whole
+            stretch = late.work(3, own=3000, pause_us=10_000)
+            if alone:
+                assert (calls + stretch.calls, whole) == shown(observed, late)
+            else:
+                until(lambda: shown(observed, late)[0] > calls, "estimated")
+            assert level(observed, running) == 1
+        until(lambda: level(observed, running) == 0, "all launches are counted again")
+        calls, whole = shown(observed, late)
+        stretch = late.work(1, own=3000, pause_us=10_000)
+        assert (calls + stretch.calls, whole) == shown(observed, late)

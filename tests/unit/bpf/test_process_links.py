@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Collection
 from typing import Any
 
@@ -19,6 +20,7 @@ class Kernel:
     def __init__(self) -> None:
         self.done: list[tuple[Any, ...]] = []
         self.refused: Collection[int] = ()
+        self.ended: Collection[int] = ()
         self.links = ProcessLinks(
             LinkedProcesses(Written("linked", self.done), Written("processes", self.done)), self._attach
         )
@@ -26,6 +28,8 @@ class Kernel:
     def _attach(self, pid: int) -> Link:
         if pid in self.refused:
             raise AttachError(28, "no space", [])
+        if pid in self.ended:
+            raise AttachError(errno.ESRCH, "No such process", [])
         self.done.append(("attach", pid))
         return Link(lambda: self.done.append(("close", pid)))
 
@@ -67,6 +71,13 @@ def test_a_process_that_cannot_be_attached_to(caplog: pytest.LogCaptureFixture) 
     assert "cannot be probed on its own" in caplog.text
     kernel.refused = ()
     assert {7, 8} == kernel.keep(7, 8)[0]
+
+
+def test_a_process_that_has_ended_is_not_worth_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    kernel = Kernel()
+    kernel.ended = {7}
+    assert {8} == kernel.keep(7, 8)[0]
+    assert not caplog.text
 
 
 def test_links_are_bounded() -> None:

@@ -48,7 +48,8 @@ class Job:
     def tally(self) -> ProcessTally:
         counts = {"calls": int(self.seen), "bytes": int(self.seen) * 1000}
         groups = self.groups if self.grouped else 0
-        return ProcessTally(counts, groups, self.seen * TRAP, self.groups * self.other, self.cpu)
+        cost, other = self.seen * TRAP, self.groups * self.other
+        return ProcessTally(counts, groups, cost, other, self.cpu, begun=self.groups > 0)
 
 
 @dataclass

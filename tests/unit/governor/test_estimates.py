@@ -123,15 +123,22 @@ def test_a_process_that_calls_no_more() -> None:
 
 
 def test_a_price_too_high_makes_no_number_up() -> None:
-    """Probes seem to take all of the time: then the number of calls is not known any more, nor at the end."""
+    """Probes seem to take all of the time: then the number of calls is not known, nor at the end. When all calls are
+    counted again it rises by these; and it is marked that some are in no count."""
     estimates = Estimates()
     estimates.begin(OWNER, {1: START}, {1: at(1000, 0, 1.0, 1.1)})
     estimates.advance(OWNER, {1: at(1000, 0, 2.0, 1.1)}, probed=False)
     estimates.settle(OWNER)
     assert estimates.missed(1) is None
+    assert not estimates.is_late(1)
     estimates.end(OWNER)
-    estimates.begin(OWNER, {1: at(1000, 0, 2.0, 1.1)}, {1: at(1000, 0, 3.0, 1.1)})
+    assert {} == estimates.missed(1)
+    assert estimates.is_late(1)
+    estimates.begin(OWNER, {1: at(1000, 0, 2.0, 1.1)}, {1: at(2000, 0, 3.0, 2.1)})
+    estimates.advance(OWNER, {1: at(2000, 0, 4.0, 2.1)}, probed=False)
+    estimates.settle(OWNER)
     assert estimates.missed(1) is None
+    assert estimates.is_late(1)
     assert estimates.finish(1, lambda tally: tally) is None
 
 
@@ -186,18 +193,71 @@ def test_windows_without_the_calls_of_a_gap() -> None:
     assert 2400 - 5 == estimates.missed(1)["calls"]
 
 
-def test_a_new_process_that_leaves_the_windows() -> None:
-    """The gap is estimated by the later time in which all calls are counted; the end of the process counts all."""
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_new_process_that_leaves_the_windows(alone: bool) -> None:
+    """A process counts from now on; that calls before are in no count is marked for as long as it runs."""
     estimates = Estimates()
     estimates.advance(OWNER, {7: at(0, 300)}, probed=False)
-    estimates.release(OWNER, {7})
     assert estimates.missed(7) is None
-    estimates.follow(OWNER, lambda: {7: at(400, 350)})
-    assert estimates.missed(7) is None
-    estimates.follow(OWNER, lambda: {7: at(1200, 450)})
-    assert 2400 == estimates.missed(7)["calls"]
-    estimates.follow(OWNER, lambda: {7: at(0, 99_999)})
-    assert 2400 == estimates.finish(7, lambda before: at(80_000, 10_000))["calls"]
+    if alone:
+        estimates.release(OWNER, {7})
+    else:
+        estimates.end(OWNER)
+    assert {} == estimates.missed(7)
+    assert estimates.is_late(7)
+    estimates.begin(OWNER, {7: at(80_000, 10_000)}, {7: at(80_800, 10_100)})
+    estimates.advance(OWNER, {7: at(80_800, 10_200)}, probed=False)
+    estimates.settle(OWNER)
+    assert 800 == estimates.missed(7)["calls"]
+    assert estimates.is_late(7)
+    assert 800 == estimates.finish(7, lambda before: before)["calls"]
+    assert not estimates.is_late(7)
+
+
+def test_a_new_process_that_makes_few_other_calls() -> None:
+    """A first gap is left out after three windows, and the next goes by CPU time: 800 calls in a second, so 1,600 in
+    two."""
+    estimates = Estimates()
+    estimates.advance(OWNER, {7: at(0, 0, 50.0)}, probed=False)
+    calls, cpu = 0, 50.0
+    for _ in range(3):
+        assert estimates.missed(7) is None
+        estimates.advance(OWNER, {7: at(calls, 1, cpu + 2.0)}, probed=False)
+        calls, cpu = calls + 800, cpu + 3.0
+        estimates.advance(OWNER, {7: at(calls, 1, cpu)}, probed=True)
+        estimates.settle(OWNER)
+    assert not any(estimates.missed(7).values())
+    assert estimates.is_late(7)
+    estimates.advance(OWNER, {7: at(calls, 1, cpu + 2.0)}, probed=False)
+    estimates.advance(OWNER, {7: at(calls + 800, 1, cpu + 3.0)}, probed=True)
+    estimates.settle(OWNER)
+    assert 1600 == estimates.missed(7)["calls"]
+
+
+def test_windows_without_the_calls_of_any_gap() -> None:
+    """A gap is left out after a minute of such windows; the counts are shown again, and it is marked that they lack
+    some."""
+    estimates = Estimates()
+    begun(estimates)
+    estimates.end(OWNER)
+    estimates.begin(OWNER, {1: at(800, 100)}, {1: at(800, 100)})
+    groups, windows = 100, 0
+    while estimates.missed(1) is None or not windows:
+        windows += 1
+        groups += 100
+        estimates.advance(OWNER, {1: at(800, groups)}, probed=False)
+        estimates.settle(OWNER)
+    assert 12 == windows
+    assert estimates.is_late(1)
+
+
+def test_a_process_that_is_counted_from_now_on() -> None:
+    """One of which all calls were seen is not marked."""
+    estimates = Estimates()
+    begun(estimates, 1)
+    estimates.join([1, 7])
+    assert (False, True) == (estimates.is_late(1), estimates.is_late(7))
+    assert {} == estimates.missed(7)
 
 
 def test_a_process_that_ends_between_windows() -> None:
