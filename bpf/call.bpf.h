@@ -36,7 +36,7 @@ struct process_hit {
 	__u32 tgid;
 	__u32 api;
 };
-MAP(process_hits, PERCPU_HASH, struct process_hit, __u64, 4096);
+MAP(process_hits, HASH, struct process_hit, __u64, 4096);
 
 /* A probe defines SHARED_TABLES as the places of its own tables with shares, before this is included. */
 #ifndef SHARED_TABLES

@@ -16,7 +16,7 @@ struct process_hits {
 	__u64 calls;
 	__u64 requests; /* in these */
 };
-MAP(process_hits, PERCPU_HASH, struct process_hit, struct process_hits, 4096);
+MAP(process_hits, PERCPU_HASH, struct process_hit, struct process_hits, 2048);
 
 static __always_inline void count_hit(__u32 hit)
 {
