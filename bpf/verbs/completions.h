@@ -120,8 +120,10 @@ static __always_inline void sent(struct seen *seen, struct queue *queue, const s
 		return;
 	}
 	took = seen->now - request->posted_ns;
-	if ((__s64)took < 0)
+	if ((__s64)took < 0) { /* of another thread, which posted meanwhile */
+		add(&completions_unmatched, 1);
 		return;
+	}
 	count_time(qp->tgid, qp->context, timed_request, request->opcode, took);
 	send_verbs_span(queue->address, request->posted_ns, seen->now, request->opcode, request->bytes, 0,
 			message_number(queue, request), false);
