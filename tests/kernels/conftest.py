@@ -7,10 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.kernels.systems import PROCESSORS
 from tests.rdma import rig
 from tests.rdma.rig import Host
-
-PROCESSORS = 16
 
 
 @pytest.fixture(scope="session")
@@ -19,5 +18,5 @@ def machine() -> Iterator[Host]:
         if os.environ.get("REQUIRE_KERNELS") == "1":
             pytest.fail(f"REQUIRE_KERNELS=1, but {missing}")
         pytest.skip(f"{missing}; make test-kernels gets it")
-    with rig.machine("k", processors=PROCESSORS) as host:
+    with rig.machine("k", processors=PROCESSORS["amd64"]) as host:
         yield host

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job of 8 ranks, each on a processor of its own, that call in turn: all but the first of each communicator are late.
+/* A job of 16 ranks, each on a processor of its own, that call in turn: all but the first of each communicator are late.
  * Each is in a communicator of two, one of four and one of all. Begins when a line is read, and ends at the next.
  * Usage: late_ranks ROUNDS */
 #define _GNU_SOURCE
@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { RANKS = 8, COMMUNICATORS = 3, LATE_US = 5000 };
+enum { RANKS = 16, COMMUNICATORS = 3, LATE_US = 5000 };
 typedef struct {
 	char internal[128];
 } ncclUniqueId;
@@ -54,7 +54,7 @@ static void work(int rank, int rounds)
 	if (sched_setaffinity(0, sizeof(processor), &processor))
 		exit(2);
 	join(&comms[0], "tensor", rank / 2, 2, rank % 2);
-	join(&comms[1], "data", rank % 2, 4, rank / 2);
+	join(&comms[1], "data", rank % 4, 4, rank / 4);
 	join(&comms[2], "world", 0, RANKS, rank);
 	for (int round = 0; round < rounds; round++) {
 		await_turn(rank);

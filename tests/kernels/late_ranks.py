@@ -15,7 +15,7 @@ from tests.bpf.nccl_node import BUILD, NcclNode, observe
 from tests.support import until
 
 LAG = "nccl_rank_arrival_lag_seconds"
-RANKS, COMMUNICATORS = 8, 3
+RANKS, COMMUNICATORS = 16, 3
 WITHIN = 240.0
 """Emulated, with other work beside it."""
 

@@ -35,6 +35,8 @@ ROOT_LINKS = {
     "usr/bin/awk": "mawk",
 }
 """Links that the packages' install scripts would make."""
+PROCESSORS = {"amd64": 16, "arm64": 4}
+"""Of a machine of an architecture."""
 TEST_TOOLS = ("hypothesis", "pytest", "pytest-timeout")
 """Of the extra `dev` in pyproject.toml, what the tests in the machine import."""
 
@@ -48,8 +50,8 @@ class Guest:
     python: str
 
     def run(self, arguments: str, seconds: float) -> str:
-        """Run Python in the checkout, and return the output. Raises RigError."""
-        return self.host.run(f"cd {REPOSITORY}; exec {self.python} {arguments}", seconds)
+        """Run Python in the checkout, where BPF may not be refused, and return the output. Raises RigError."""
+        return self.host.run(f"cd {REPOSITORY}; REQUIRE_BPF=1 exec {self.python} {arguments}", seconds)
 
 
 @contextmanager
@@ -58,12 +60,12 @@ def guest(suite: str, architecture: str) -> Iterator[Guest]:
     kernel = Kernel(_kernel(suite, architecture))
     if architecture == "amd64":
         build_standins()
-        with rig.machine("v", system=System(kernel)) as host:
+        with rig.machine("v", processors=PROCESSORS[architecture], system=System(kernel)) as host:
             yield Guest(host, architecture, ".venv/bin/python")
         return
     root = _root(architecture)
     standins = _standins(root)
-    with rig.machine("v", system=System(kernel, root, ARM64)) as host:
+    with rig.machine("v", processors=PROCESSORS[architecture], system=System(kernel, root, ARM64)) as host:
         host.run(f"mkdir -p {STANDINS_HERE}; mount --bind {standins} {STANDINS_HERE}")
         yield Guest(host, architecture, "python3")
 
