@@ -35,6 +35,13 @@ def runtime(cuda: int) -> Path:
     return BUILD / str(cuda) / ("libcudart-e409450e.so.11.0" if cuda == 11 else f"libcudart.so.{cuda}")
 
 
+def preloaded(release: Release) -> list[Path]:
+    """The soft libraries that stand before those that a release's libraries name, under their names."""
+    names = ("libcublas", "libcublasLt") if release.cublas else ()
+    cublas = [BUILD / str(release.cuda) / f"{name}.so.{release.cuda}" for name in names]
+    return [*([runtime(release.cuda)] if release.runtime else []), *cublas]
+
+
 def build() -> None:
     """Compiles the soft GPU's libraries."""
     subprocess.run(["make", "-s", "-C", SOFTGPU], check=True)
@@ -105,12 +112,12 @@ class Job:
 def environment_of(release: Release, folder: Path) -> Mapping[str, str]:
     """Variables of a process with a release.
 
-    The soft runtime is there before the wheel's, under the same name; no file of the wheel is changed.
+    The soft runtime and cuBLAS are there before the wheel's, under the same names; no file of the wheel is changed.
     """
     paths = (BUILD, releases.libraries(release), BUILD / "cudnn" if release.cudnn else None)
     return {
         "LD_LIBRARY_PATH": ":".join(str(path) for path in paths if path),
         "SOFTGPU_COUNTS": str(folder),
         "OMP_NUM_THREADS": "1",
-        **({"LD_PRELOAD": str(runtime(release.cuda))} if release.runtime else {}),
+        "LD_PRELOAD": ":".join(str(path) for path in preloaded(release)),
     }

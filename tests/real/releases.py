@@ -32,6 +32,8 @@ class Release:
     """A folder in site-packages of libraries that it finds by their names only."""
     cudnn: bool = False
     """True where it gets the soft cuDNN."""
+    cublas: bool = False
+    """True where it gets the soft cuBLAS."""
     alone: tuple[str, ...] = ()
     """Requirements that are installed without what they depend on, most of which `requirements` have."""
     base: Release | None = None
@@ -50,7 +52,9 @@ class Release:
 
 def _torch(version: str, cuda: int, gigabytes: float) -> Release:
     requirements = (f"torch=={version}", "numpy")
-    return Release(f"PyTorch {version} (CUDA {cuda})", requirements, cuda, gigabytes, "import torch", runtime=True)
+    return Release(
+        f"PyTorch {version} (CUDA {cuda})", requirements, cuda, gigabytes, "import torch", runtime=True, cublas=True
+    )
 
 
 TORCH = (_torch("2.14.1", 13, 5.5), _torch("2.10.0", 12, 7.0))

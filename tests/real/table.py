@@ -27,8 +27,9 @@ bound (`--overhead.max-ratio=0`): with the default it estimates such calls ([ove
 The table shows that each call of a real program is seen exactly once, and that bytes in use equal PyTorch's
 `memory_reserved()` and the `pool_bytes` of JAX's `memory_stats()`. It shows nothing about NVIDIA's runtime and driver.
 NVIDIA's runtime authenticates its driver and does not run on the simulated driver, and neither does a library with a
-statically linked runtime (cuBLAS, cuDNN, newer NCCL, the wheels of CuPy 14). Therefore no program here multiplies
-matrices, and XLA, which compiles nothing without cuDNN, has a stand-in that offers only a handle.
+statically linked runtime (cuBLAS, cuDNN, newer NCCL, the wheels of CuPy 14). PyTorch has a simulated cuBLAS instead:
+each product of matrices is the launch of one kernel, and nothing is multiplied. XLA, which compiles nothing without
+cuDNN, has a stand-in that offers only a handle.
 
 SGLang starts on the simulated GPU, loads a model and reserves its KV cache, until it creates a handle of cuBLAS.
 vLLM runs whole, on processors instead of a GPU: its server, its engine and a model of random weights. Requests and
