@@ -5,6 +5,7 @@
 #include "contexts.h"
 #include "copies.h"
 #include "ended.h"
+#include "linked.h"
 #include "mappings.h"
 #include "memory.h"
 #include "spans.h"
@@ -83,14 +84,6 @@ static __always_inline void apply(const struct thread *thread, const struct flig
 	default:
 		break;
 	}
-}
-
-static __always_inline bool is_linked(__u32 tgid)
-{
-	__u32 only = 0;
-	const __u64 *processes = bpf_map_lookup_elem(&linked_processes, &only);
-
-	return processes && *processes && bpf_map_lookup_elem(&linked, &tgid);
 }
 
 static __always_inline int count_launch(struct pt_regs *ctx, __u64 id)

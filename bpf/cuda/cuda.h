@@ -90,11 +90,6 @@ struct launch {
 MAP(launches, PERCPU_HASH, struct call_key, struct launch, 2048);
 MAP(calls, HASH, struct call_key, __u64, 16384);
 
-/* Processes with a link of their own for launches, entered by the exporter: while that for all comes and goes, theirs
- * count by the one of theirs. */
-MAP(linked, HASH, __u32, __u8, 4096);
-MAP(linked_processes, ARRAY, __u32, __u64, 1); /* rows of it: while there are none, nobody is looked up */
-
 struct error_key {
 	__u32 tgid;
 	__u16 api;

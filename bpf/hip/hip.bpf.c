@@ -2,6 +2,7 @@
 /* Calls of AMD's HIP runtime. Launches are counted where they are called, since they do not block; all others where they
  * return, with what they did if they succeeded. */
 #include "arguments.h"
+#include "linked.h"
 #include "memory.h"
 
 struct api_key {
@@ -232,12 +233,11 @@ AT_RETURN(on_return)
 	return 0;
 }
 
-/* The hot path. */
-UPROBE(on_launch)
+static __always_inline int count_launch(struct pt_regs *ctx, __u32 tgid)
 {
 	static const struct launch none;
 	struct cookie cookie = cookie_of(ctx);
-	struct api_key key = {.tgid = this_thread().tgid, .api = cookie.api};
+	struct api_key key = {.tgid = tgid, .api = cookie.api};
 	__u32 api = key.api;
 	__u64 tick = bpf_jiffies64(), *seen = bpf_map_lookup_elem(&hits, &api);
 	struct launch *launch;
@@ -255,6 +255,22 @@ UPROBE(on_launch)
 		launch->last_ns = bpf_ktime_get_ns();
 	}
 	return 0;
+}
+
+/* The hot path. */
+UPROBE(on_launch)
+{
+	__u32 tgid = this_thread().tgid;
+
+	return is_linked(tgid) ? 0 : count_launch(ctx, tgid);
+}
+
+/* In links for one process. */
+UPROBE(on_launch_of_one)
+{
+	__u32 tgid = this_thread().tgid;
+
+	return is_linked(tgid) ? count_launch(ctx, tgid) : 0;
 }
 
 FORGET(live)

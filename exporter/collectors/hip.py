@@ -8,10 +8,12 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from typing import Any
 
+from exporter.bpf import process_links
 from exporter.bpf.hook import Hook
 from exporter.bpf.interposers import Interposers
 from exporter.bpf.library import Library
 from exporter.bpf.passing import Passing, PassingProcesses
+from exporter.bpf.process_links import LinkedProcesses
 from exporter.bpf.process_user import user_of
 from exporter.call_collector import ERRORS, CallCollector, Rows, distribution, sample
 from exporter.governor.subject import Subject
@@ -58,6 +60,10 @@ def function(symbol: str) -> str:
     return found[1] if found else symbol
 
 
+def _launch(api: int) -> Hook:
+    return Hook("on_launch", api, gated=True, sampled=True, of_one="on_launch_of_one")
+
+
 class Hip(CallCollector):
     """The probes of bpf/hip/hip.bpf.c."""
 
@@ -83,7 +89,7 @@ class Hip(CallCollector):
         return {number: name.removeprefix(f"{enum}_") for name, number in self.object.types.enum(enum).items()}
 
     def _table(self) -> Table:
-        launches = {self._names[api]: [Hook("on_launch", api, gated=True, sampled=True)] for api in self._launching}
+        launches = {self._names[api]: [_launch(api)] for api in self._launching}
         return {**super()._table(), **launches}
 
     def _subject(self) -> Subject:
@@ -94,7 +100,9 @@ class Hip(CallCollector):
         processes = PassingProcesses(self.object.maps["passing"], self.object.maps["passing_processes"])
         user = partial(user_of, self.node.proc)
         passing = Passing(self._interposers.passes_on, user, processes, self._lose_counted)
-        return {**super()._options(), "withdrawn": self._unseen.update, "passing": passing}
+        maps = self.object.maps
+        linked = LinkedProcesses(maps["linked"], maps["linked_processes"]) if process_links.supported() else None
+        return {**super()._options(), "withdrawn": self._unseen.update, "passing": passing, "linked": linked}
 
     def _lose_counted(self, pids: Collection[int]) -> None:
         """Mark processes with memory of which calls are not seen any more."""

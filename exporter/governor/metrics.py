@@ -23,8 +23,8 @@ LEVEL = Metric(
 )
 UNCOUNTED = Metric(
     "accel_exporter.probe.uncounted.processes",
-    "Processes with an unknown number of calls at present: their counters of calls that are probed in windows are absent, "
-    "as the windows hold too little to estimate them.",
+    "Processes with an unknown number of calls at present: their counters of calls that are probed in windows are "
+    "absent, as the windows hold too little to estimate them.",
     Kind.GAUGE,
     labels=("probe",),
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,7 +13,7 @@ from exporter.governor import files
 from exporter.governor.governor import Governor
 from tests.bpf.cuda_node import observe
 from tests.bpf.observed import Observed
-from tests.bpf.working_job import CUDA, Job, Stretch
+from tests.bpf.working_job import CUDA, Job, background
 from tests.support import until
 
 pytestmark = [
@@ -42,24 +41,6 @@ def governed(running: Job, bound: float) -> Iterator[Observed]:
         until(lambda: observed.attached(running.process.pid, {str(running.library)}), "attached")
         until(lambda: observed.value("accel_exporter_overhead_seconds_total") is not None, "prices")
         yield observed
-
-
-@contextmanager
-def background(running: Job, waits: bool = False, pause_us: int = 0) -> Iterator[list[Stretch]]:
-    """Let a job work in the background; what it did is known at the end."""
-    done, over = list[Stretch](), threading.Event()
-
-    def work() -> None:
-        while not over.is_set():
-            done.append(running.work(0.2, waits=waits, pause_us=pause_us))
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield done
-    finally:
-        over.set()
-        thread.join()
 
 
 def counted(observed: Observed, running: Job) -> int:

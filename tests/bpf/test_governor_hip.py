@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from exporter.bpf import process_links
 from exporter.governor import files
 from exporter.governor.governor import Governor
 from tests.bpf.hip_node import CALLS, LAUNCHES, observe
 from tests.bpf.observed import Observed
-from tests.bpf.working_job import HIP, Job
+from tests.bpf.working_job import HIP, Job, background
 from tests.support import until
 
 pytestmark = [
@@ -49,6 +50,15 @@ def hits(observed: Observed) -> int:
     return seen
 
 
+def throttle(observed: Observed, running: Job) -> None:
+    """Launch until launches are in windows."""
+    for _ in range(60):
+        if level(observed, running) == 1:
+            return
+        running.work(0.5, waits=True)
+    pytest.fail("launches are not in windows")  # not asserted after the loop: without work the level falls again
+
+
 def test_launches_in_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Few launches are probed, and the others estimated by the waits of the loop, each of which counts. When the job
     launches little each launch counts again, also at its end."""
@@ -60,12 +70,7 @@ def test_launches_in_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             assert every.calls == counted(observed, running)
             assert level(observed, running) is None
         with governed(running, BOUND) as observed:
-            for _ in range(60):
-                if level(observed, running) == 1:
-                    break
-                running.work(0.5, waits=True)
-            else:  # not asserted after the loop: without work it falls again
-                pytest.fail("launches are not in windows")
+            throttle(observed, running)
             running.work(3, waits=True)
             seen = hits(observed)
             stretch = running.work(4, waits=True)
@@ -82,3 +87,21 @@ def test_launches_in_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             assert whole + little.calls == counted(observed, running)
     finally:
         running.end()
+
+
+@pytest.mark.skipif(not process_links.supported(), reason="this kernel cannot attach to one process")
+def test_jobs_beside_one_in_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each launch counts of a job that launches little, and of one that starts later: from when it was found."""
+    monkeypatch.setattr(files, "CYCLE_SECONDS", 0.5)
+    with Job(HIP, tmp_path) as running, Job(HIP, tmp_path) as other, governed(running, BOUND) as observed:
+        until(lambda: observed.attached(other.process.pid, {str(other.library)}), "attached")
+        throttle(observed, running)
+        with background(running, waits=True), Job(HIP, tmp_path) as late:
+            little = other.work(2, pause_us=100_000)
+            assert little.total == counted(observed, other)
+            late.work(0.5, pause_us=100_000)
+            begun = until(lambda: counted(observed, late), "its launches are known")
+            assert 0 == observed.value("gpu_hip_seen_from_start", late.process.pid)
+            little = late.work(2, pause_us=100_000)
+            assert begun + little.calls == counted(observed, late)
+            assert level(observed, running) == 1

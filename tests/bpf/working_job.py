@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -135,3 +138,21 @@ class Job:
 
     def __exit__(self, *_: object) -> None:
         self.end()
+
+
+@contextmanager
+def background(running: Job, waits: bool = False, pause_us: int = 0) -> Iterator[list[Stretch]]:
+    """Let a job work in the background; what it did is known at the end."""
+    done, over = list[Stretch](), threading.Event()
+
+    def work() -> None:
+        while not over.is_set():
+            done.append(running.work(0.2, waits=waits, pause_us=pause_us))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield done
+    finally:
+        over.set()
+        thread.join()
