@@ -9,9 +9,9 @@ from exporter.governor.estimates import ProcessTally
 
 LOOK_SECONDS = 1.0
 """Time between two looks at the cost of processes of which all calls are counted."""
-_MOST_PART, _LONGEST_PAUSE = 0.1, 5.0
-"""Part of the time that meeting newcomers takes, about, and the seconds for which others wait at most: on a node where
-many short processes start, some are met late, or never."""
+_PART, _AT_ONCE, _MOST = 0.1, 2.0, 2.5
+"""Part of the time that meeting newcomers takes; seconds that it takes at once, as for a job of many processes; and the
+most that are made up for. On a node where many short processes start, some are met up to 5 s late, or never."""
 _PATIENCE, _LOOKS = 2, 5
 """Looks in a row over the bound before a newcomer goes to windows, as for the file; and looks after which it is no
 newcomer any more. Starts of jobs are short."""
@@ -45,7 +45,9 @@ class Newcomers:
     """Newcomers that are looked at each second, by pid."""
     _met: frozenset[int] = frozenset()
     _left: set[int] = field(default_factory=set)
-    _due: float = 0.0
+    _owed: float = 0.0
+    _owed_at: float = 0.0
+    """Seconds of meeting newcomers to be made up for by a pause, at this time."""
 
     def leave(self, pid: int) -> None:
         """Take note that a process has ended, or runs another program. From any thread."""
@@ -66,18 +68,21 @@ class Newcomers:
     def since(self, pids: Collection[int]) -> set[int]:
         """Return those of the file's processes that came since the last call, once there is time to meet them."""
         present = frozenset(pids)
-        if present <= self._met or self.clock() < self._due:
+        if present <= self._met or self._owes() > _AT_ONCE:
             return set()
         new, self._met = present - self._met, present
         return set(new)
 
     def took(self, seconds: float) -> None:
-        """Wait a while before others are met, after so many seconds were needed for some."""
-        self._due = self.clock() + min(_LONGEST_PAUSE, seconds / _MOST_PART)
+        """Take note that meeting some took so many seconds: others may have to wait."""
+        self._owed, self._owed_at = min(_MOST, self._owes() + seconds), self.clock()
+
+    def _owes(self) -> float:
+        return max(0.0, self._owed - _PART * (self.clock() - self._owed_at))
 
     def begin(self, pids: Collection[int]) -> None:
         """Know these processes, as windows begin."""
-        self._met, self._due = frozenset(pids), 0.0
+        self._met = frozenset(pids)
 
     def watch(self, tallies: Mapping[int, ProcessTally]) -> None:
         """Look at these for some seconds."""
