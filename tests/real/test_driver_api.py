@@ -12,6 +12,7 @@ from tests.real.comparison import ERRORS, counted, in_words, seen
 from tests.real.conftest import EXACT, Keeper, Ran, followed
 from tests.real.job import Job
 from tests.real.releases import BINDINGS, NUMBA, TINYGRAD, Release
+from tests.softgpu.story import CONTEXT
 
 pytestmark = [
     pytest.mark.needs_bpf,
@@ -134,7 +135,7 @@ def test_contexts(job: Job, exporter: Exporter, ran: Ran) -> None:
 @of(BINDINGS)
 def test_refusals(release: Release, exporter: Exporter, folder: Path, ran: Ran) -> None:
     """Calls that fail, 23 of each: no memory left, no context, an address that was never allocated."""
-    with Job(release, folder, SOFTGPU_BYTES=64 << 20) as job:
+    with Job(release, folder, SOFTGPU_BYTES=CONTEXT + (64 << 20)) as job:
         job.run(
             f"{_CHECK}"
             "ok(cu.cuInit(0))\n"

@@ -109,9 +109,11 @@ def by_gpu(exporter: Exporter, metric: str, job: Job) -> dict[str, float]:
     return found
 
 
-@pytest.mark.parametrize("visible", ["", "1,0"])
+@pytest.mark.parametrize(
+    "visible", ["", "1,0", f"{nvml.UUID.format(1)},{nvml.UUID.format(0)}"], ids=["", "numbers", "uuids"]
+)
 def test_two_gpus(release: Release, exporter: Exporter, folder: Path, ran: Ran, story: Story, visible: str) -> None:
-    """Memory and launches of each of two GPUs, also where CUDA_VISIBLE_DEVICES swaps them."""
+    """Memory and launches of each of two GPUs, also where CUDA_VISIBLE_DEVICES swaps them, by number or by UUID."""
     story.follow(folder)
     order = {"CUDA_VISIBLE_DEVICES": visible} if visible else {}
     with Job(release, folder, **order) as job:

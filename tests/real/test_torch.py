@@ -12,6 +12,7 @@ from tests.real.comparison import ERRORS, counted, in_words, seen
 from tests.real.conftest import EXACT, Ran, attached
 from tests.real.job import Job, runtime
 from tests.real.releases import TORCH, Release
+from tests.softgpu.story import CONTEXT
 from tests.support import free_port, until
 
 pytestmark = [
@@ -176,8 +177,8 @@ def test_fork(job: Job, exporter: Exporter, ran: Ran) -> None:
 
 
 def test_out_of_memory(release: Release, exporter: Exporter, folder: Path, ran: Ran) -> None:
-    """A GPU with 256 MiB: tensors until PyTorch raises OutOfMemoryError, then work continues."""
-    with Job(release, folder, SOFTGPU_BYTES=256 << 20) as job:
+    """A GPU with 256 MiB and a context: tensors until PyTorch raises OutOfMemoryError, then work continues."""
+    with Job(release, folder, SOFTGPU_BYTES=CONTEXT + (256 << 20)) as job:
         made = job.run(
             "held = []\n"
             "try:\n"
@@ -276,7 +277,7 @@ def test_runtime(release: Release, folder: Path, ran: Ran) -> None:
     """Both API layers probed: training, copies, a failed allocation, calls of CUDA's runtime."""
     with (
         Exporter((EXACT, "--collector.cuda.layers=both"), dict(os.environ)) as both,
-        Job(release, folder, SOFTGPU_BYTES=256 << 20) as job,
+        Job(release, folder, SOFTGPU_BYTES=CONTEXT + (256 << 20)) as job,
     ):
         job.run("pass")
         both.until(lambda: attached(both) and attached(both, runtime(release.cuda)), "the libraries were not probed")

@@ -36,11 +36,11 @@ enum {
 	CAPTURE_UNSUPPORTED = 900
 };
 enum { MEMORY_HOST = 1, MEMORY_DEVICE, MEMORY_ARRAY, MEMORY_UNIFIED };
-enum { LOCATION_DEVICE = 1 };
+enum { LOCATION_DEVICE = 1, LOCATION_HOST, LOCATION_HOST_NUMA, LOCATION_HOST_NUMA_CURRENT };
 enum { HANDLE_POSIX_FD = 1 };
 enum { CAPTURE_NONE, CAPTURE_ACTIVE };
 enum { NODE_KERNEL, NODE_COPY, NODE_FILL, NODE_HOST };
-enum { POOL_RESERVED = 5, POOL_RESERVED_HIGH, POOL_USED, POOL_USED_HIGH };
+enum { POOL_THRESHOLD = 4, POOL_RESERVED, POOL_RESERVED_HIGH, POOL_USED, POOL_USED_HIGH };
 enum {
 	POINTER_CONTEXT = 1,
 	POINTER_MEMORY_TYPE,
@@ -74,6 +74,12 @@ typedef struct {
 	void *unused;
 	unsigned char flags[8];
 } CUallocation;
+typedef struct {
+	int type, handle_types;
+	CUlocation location;
+	void *unused;
+	size_t most; /* 0: as much as there is */
+} CUpoolProperties;
 typedef struct {
 	CUlocation location;
 	int flags;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What NVML reports of the soft GPUs, from what the soft driver counts in each process: the stand-in of NVML reads these
- * lines as if they were in its scenario. The key `softgpu` names the folder of the counts. */
+/* What NVML reports of the soft GPUs, from what the processes hold and from what the soft driver counts in each: the
+ * stand-in of NVML reads these lines as if they were in its scenario. The key `softgpu` names the folder. */
 #pragma once
 #include "counts.h"
+#include "gpus.h"
 #include <dirent.h>
 #include <inttypes.h>
 
-enum { SOFT_GPUS = 16, SOFT_PROCESSES = 256, SOFT_EVENTS = 64, FIRST_SOFT_EVENT = 100000 };
-#define CONTEXT_BYTES (512ull << 20) /* of a process on a GPU for each of its contexts there: story.py */
+enum { SOFT_EVENTS = 64, FIRST_SOFT_EVENT = 100000, SOFT_COUNTS = 1024 };
 #define WINDOW_NS 250000000ull       /* that utilization is measured over, at least */
 
 struct soft_use { /* of a GPU by a process */
@@ -28,26 +28,6 @@ static uint64_t monotonic_ns(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &now);
 	return now.tv_sec * 1000000000ull + now.tv_nsec;
-}
-
-/* One that has ended, but that nobody has waited for, counts as ended. Read from a file that is open to everybody: the
- * exporter's child with NVML has no capabilities. */
-static int lives(unsigned pid)
-{
-	char path[32], text[512];
-	FILE *file;
-	size_t length;
-	const char *state;
-
-	snprintf(path, sizeof path, "/proc/%u/stat", pid);
-	file = fopen(path, "r");
-	if (!file)
-		return 0;
-	length = fread(text, 1, sizeof text - 1, file);
-	fclose(file);
-	text[length] = 0;
-	state = strrchr(text, ')');
-	return state && length && !strchr("ZX", state[2]);
 }
 
 static const struct count *soft_row(const struct count *rows, size_t many, const char *name, int gpu)
@@ -99,54 +79,86 @@ static void soft_xid(unsigned pid, const struct count *row)
 	}
 }
 
-static void soft_process(const char *path, unsigned pid, int *listed, uint64_t *used, unsigned *percent)
+static size_t soft_counts(const char *folder, unsigned pid, struct count *rows)
 {
-	static struct count rows[1024];
-	FILE *file = fopen(path, "rb");
-	size_t many = file ? fread(rows, sizeof *rows, 1024, file) : 0;
-	char line[160];
+	char path[512];
+	FILE *file;
+	size_t many = 0;
 
-	if (file)
+	snprintf(path, sizeof path, "%s/%u.libcuda", folder, pid);
+	file = fopen(path, "rb");
+	if (file) {
+		many = fread(rows, sizeof *rows, SOFT_COUNTS, file);
 		fclose(file);
-	for (size_t i = 0; i < many; i++)
-		soft_xid(pid, &rows[i]);
-	for (int gpu = 0; gpu < SOFT_GPUS && lives(pid); gpu++) {
-		const struct count *contexts = soft_row(rows, many, "context", gpu), *in_use = soft_row(rows, many, "gpu", gpu);
-		if (!contexts || !contexts->calls)
-			continue;
-		uint64_t bytes = contexts->calls * CONTEXT_BYTES + (in_use ? in_use->bytes : 0);
-		unsigned share = soft_percent(pid, gpu, soft_row(rows, many, "busy", gpu));
-		snprintf(line, sizeof line, "gpu%d.process.%d=%u compute %" PRIu64 " %u 0", gpu, listed[gpu]++, pid, bytes, share);
-		add_lines(line);
-		used[gpu] += bytes;
-		percent[gpu] += share;
 	}
+	return many;
 }
 
-static void add_soft_gpus(const char *folder)
+/* Also of processes that have ended. */
+static void soft_xids(const char *folder)
 {
+	static struct count rows[SOFT_COUNTS];
 	DIR *found = opendir(folder);
-	int listed[SOFT_GPUS] = {0};
-	uint64_t used[SOFT_GPUS] = {0};
-	unsigned percent[SOFT_GPUS] = {0}, pid;
-	char line[160], path[512], end[8];
+	unsigned pid;
+	char end[8];
 
 	for (struct dirent *it; found && (it = readdir(found));) {
 		if (sscanf(it->d_name, "%u.%7s", &pid, end) != 2 || strcmp(end, "libcuda"))
 			continue;
-		snprintf(path, sizeof path, "%s/%s", folder, it->d_name);
-		soft_process(path, pid, listed, used, percent);
+		for (size_t i = soft_counts(folder, pid, rows); i--;)
+			soft_xid(pid, &rows[i]);
 	}
 	if (found)
 		closedir(found);
+	for (int i = 0; i < soft_event_count; i++)
+		add_line("event.%d=%d 8 %d", FIRST_SOFT_EVENT + i, soft_events[i].gpu, soft_events[i].number);
+}
+
+struct soft_sum { /* of a GPU */
+	int processes;
+	uint64_t used;
+	unsigned percent;
+};
+
+static void soft_process(const char *folder, const struct holder *it, struct soft_sum *sums)
+{
+	static struct count rows[SOFT_COUNTS];
+	size_t many = soft_counts(folder, it->pid, rows);
+
 	for (int gpu = 0; gpu < SOFT_GPUS; gpu++) {
-		snprintf(line, sizeof line, "gpu%d.memory_used=%" PRIu64 "\ngpu%d.utilization=%u", gpu, used[gpu], gpu,
-			 percent[gpu] < 100 ? percent[gpu] : 100);
-		add_lines(line);
+		if (!it->bytes[gpu])
+			continue;
+		unsigned percent = soft_percent(it->pid, gpu, soft_row(rows, many, "busy", gpu));
+		add_line("gpu%d.process.%d=%d compute %" PRIu64 " %u 0", gpu, sums[gpu].processes++, it->pid, it->bytes[gpu],
+			 percent);
+		sums[gpu].used += it->bytes[gpu];
+		sums[gpu].percent += percent;
 	}
-	for (int i = 0; i < soft_event_count; i++) {
-		snprintf(line, sizeof line, "event.%d=%d 8 %d", FIRST_SOFT_EVENT + i, soft_events[i].gpu,
-			 soft_events[i].number);
-		add_lines(line);
+}
+
+/* Of every GPU, also of one that nobody uses. */
+static void add_soft_gpus(const char *folder)
+{
+	static struct holdings all;
+	struct soft_sum sums[SOFT_GPUS] = {0};
+	char path[512];
+	int file;
+
+	snprintf(path, sizeof path, "%s/gpus", folder);
+	file = open(path, O_RDONLY | O_CLOEXEC);
+	if (file < 0 || read(file, &all, sizeof all) != sizeof all || !all.capacity)
+		memset(&all, 0, sizeof all);
+	for (unsigned i = 0; i < all.rows; i++)
+		if (all.of[i].pid && is_held(file, i))
+			soft_process(folder, &all.of[i], sums);
+	if (file >= 0)
+		close(file);
+	for (int gpu = 0; gpu < SOFT_GPUS; gpu++) {
+		add_line("gpu%d.memory_used=%" PRIu64, gpu, sums[gpu].used);
+		add_line("gpu%d.utilization=%u", gpu, sums[gpu].percent < 100 ? sums[gpu].percent : 100);
 	}
+	add_line("gpu.name=" GPU_NAME);
+	add_line("gpu.memory_total=%" PRIu64, all.capacity ? all.capacity : bytes_of_gpu());
+	add_line("gpu.memory_reserved=0");
+	soft_xids(folder);
 }

@@ -1,4 +1,4 @@
-"""NVML's reports of the soft GPUs: NVML's stand-in reads the counts of the soft driver (story.h)."""
+"""NVML's reports of the soft GPUs: NVML's stand-in reads what the soft driver writes (story.h)."""
 
 from __future__ import annotations
 

@@ -23,6 +23,7 @@
 #define _GNU_SOURCE
 #include "scenario.h"
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <sys/mman.h>
@@ -105,6 +106,21 @@ struct event_set {
 static struct device devices[MOST_GPUS][MOST_MIGS + 1];
 static int users;
 static struct call *counts;
+static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+
+static const char *defaults(void);
+
+static pthread_mutex_t *locked(void)
+{
+	pthread_mutex_lock(&lock);
+	return &lock;
+}
+
+static void unlock(pthread_mutex_t *const *held)
+{
+	pthread_mutex_unlock(*held);
+}
+#define UNTIL_RETURN __attribute__((cleanup(unlock))) pthread_mutex_t *const
 
 static void count(const char *function)
 {
@@ -143,7 +159,7 @@ static int enter(const char *function, const struct device *device)
 {
 	int gpu = device ? device->gpu : -1;
 	count(function);
-	read_scenario(getenv("ACCEL_NVML_SCENARIO"), DEFAULTS);
+	read_scenario(getenv("ACCEL_NVML_SCENARIO"), defaults());
 	while (concerns("hang", function, gpu)) {
 		count("hang");
 		pause();
@@ -165,11 +181,10 @@ static int enter(const char *function, const struct device *device)
 	return error ? atoi(error) : SUCCESS;
 }
 #define ENTER(device)                                                                                        \
-	do {                                                                                                 \
-		int entered = enter(__func__, device);                                                       \
-		if (entered)                                                                                 \
-			return entered;                                                                      \
-	} while (0)
+	UNTIL_RETURN entered_lock = locked();                                                                \
+	int entered = enter(__func__, device);                                                               \
+	if (entered)                                                                                         \
+	return entered
 
 /* The value of a device's key: its own, or that of every GPU (of every MIG device). */
 static const char *text(const struct device *device, const char *key)
@@ -297,6 +312,7 @@ int nvmlDeviceGetCount_v2(unsigned *number)
 
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, struct device **device)
 {
+	UNTIL_RETURN held = locked();
 	if ((int)index >= gpu_count())
 		return INVALID_ARGUMENT;
 	*device = device_at(index, -1);
@@ -312,7 +328,7 @@ static void uuid_of(const struct device *device, char *uuid, size_t size)
 	else if (given)
 		snprintf(uuid, size, "%s", given);
 	else
-		snprintf(uuid, size, "GPU-00000000-0000-0000-0000-%012d", device->gpu);
+		snprintf(uuid, size, GPU_UUID, device->gpu);
 }
 
 int nvmlDeviceGetUUID(const struct device *device, char *uuid, unsigned size)
@@ -324,7 +340,8 @@ int nvmlDeviceGetUUID(const struct device *device, char *uuid, unsigned size)
 
 int nvmlDeviceGetHandleByUUID(const char *uuid, struct device **device)
 {
-	read_scenario(getenv("ACCEL_NVML_SCENARIO"), DEFAULTS);
+	UNTIL_RETURN held = locked();
+	read_scenario(getenv("ACCEL_NVML_SCENARIO"), defaults());
 	for (int gpu = 0; gpu < gpu_count(); gpu++) {
 		char known[80];
 		uuid_of(*device = device_at(gpu, -1), known, sizeof known);
@@ -356,7 +373,7 @@ _Static_assert(sizeof(struct pci) == 68, "nvmlPciInfo_t");
 int nvmlDeviceGetPciInfo_v3(const struct device *device, struct pci *pci)
 {
 	ENTER(device);
-	*pci = (struct pci){.bus = 0x18 + device->gpu, .id = 0x233010de, .subsystem = 0x16c110de};
+	*pci = (struct pci){.bus = FIRST_BUS + device->gpu, .id = 0x233010de, .subsystem = 0x16c110de};
 	snprintf(pci->bus_id, sizeof pci->bus_id, "%08X:%02X:%02X.0", pci->domain, pci->bus, pci->device);
 	snprintf(pci->legacy, sizeof pci->legacy, "%04X:%02X:%02X.0", pci->domain & 0xffff, pci->bus & 0xff,
 		 pci->device & 0xff);
@@ -977,25 +994,34 @@ struct event {
 };
 _Static_assert(sizeof(struct event) == 32, "nvmlEventData_t");
 
+static int next_event(struct event_set *set, struct event *event)
+{
+	UNTIL_RETURN held = locked();
+	read_scenario(getenv("ACCEL_NVML_SCENARIO"), defaults());
+	while (set->reported < newest_event()) {
+		const char *line = text_of("event.%ld", ++set->reported);
+		unsigned gpu;
+		*event = (struct event){.gpu_instance = NO_INSTANCE, .compute_instance = NO_INSTANCE};
+		if (!line ||
+		    sscanf(line, "%u %lli %lli", &gpu, (long long *)&event->type, (long long *)&event->data) != 3)
+			continue;
+		if (gpu >= MOST_GPUS || !(set->kinds[gpu] & event->type))
+			continue;
+		event->device = device_at(gpu, -1);
+		return SUCCESS;
+	}
+	return TIMEOUT;
+}
+
 int nvmlEventSetWait_v2(struct event_set *set, struct event *event, unsigned timeout_ms)
 {
-	ENTER(NULL);
+	{
+		ENTER(NULL);
+	}
 	for (double until = seconds() + timeout_ms * 1e-3;; usleep(100000)) {
-		read_scenario(getenv("ACCEL_NVML_SCENARIO"), DEFAULTS);
-		while (set->reported < newest_event()) {
-			const char *line = text_of("event.%ld", ++set->reported);
-			unsigned gpu;
-			*event = (struct event){.gpu_instance = NO_INSTANCE, .compute_instance = NO_INSTANCE};
-			if (!line || sscanf(line, "%u %lli %lli", &gpu, (long long *)&event->type,
-					    (long long *)&event->data) != 3)
-				continue;
-			if (gpu >= MOST_GPUS || !(set->kinds[gpu] & event->type))
-				continue;
-			event->device = device_at(gpu, -1);
-			return SUCCESS;
-		}
-		if (seconds() >= until)
-			return TIMEOUT;
+		int code = next_event(set, event);
+		if (code != TIMEOUT || seconds() >= until)
+			return code;
 	}
 }
 
@@ -1187,3 +1213,10 @@ size_t standin_size(const char *structure)
 			return known[i].size;
 	return 0;
 }
+
+#ifndef SOFT_GPUS_ONLY /* tests/softgpu/nvml/nvml.c */
+static const char *defaults(void)
+{
+	return DEFAULTS;
+}
+#endif

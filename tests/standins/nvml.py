@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 LIBRARY = HERE / "build/nvml/libnvidia-ml.so.1"
 OLD_LIBRARY = HERE / "build/nvml/old/libnvidia-ml.so.1"
 INTERVALS = {"fast": 0.25, "processes": 0.3, "slow": 0.5}
-UUID = "GPU-00000000-0000-0000-0000-{:012}"
+UUID = "GPU-00000000-0000-0000-0000-{:012x}"
 _COUNT = struct.Struct("=56sQ")
 M = TypeVar("M", bound=Message)
 

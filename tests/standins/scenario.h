@@ -68,6 +68,16 @@ static void add_lines(const char *text)
 	}
 }
 
+static void add_line(const char *format, ...)
+{
+	char line[LONGEST_KEY + LONGEST_VALUE];
+	va_list arguments;
+	va_start(arguments, format);
+	vsnprintf(line, sizeof line, format, arguments);
+	va_end(arguments);
+	add_lines(line);
+}
+
 #include "../softgpu/story.h"
 
 /* The folder in which the soft driver counts, which changes without the file; NULL without one. */

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include "../gpus.h"
 #include "soft.h"
 
 static struct context primaries[MAX_DEVICES];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of who holds a primary context */
 static __thread CUcontext stack[32];
 static __thread int depth;
 
@@ -20,18 +24,41 @@ static void set_limits(CUcontext context)
 		context->limits[i] = limits[i];
 }
 
+static CUresult retain(CUcontext context, CUdevice device)
+{
+	int room;
+
+	pthread_mutex_lock(&lock);
+	room = context->holders || take(physical(device), CONTEXT_BYTES);
+	if (room && !context->holders++) {
+		context->device = device;
+		set_limits(context);
+	}
+	pthread_mutex_unlock(&lock);
+	return room ? SUCCESS : OUT_OF_MEMORY;
+}
+
+static CUresult let_go(CUcontext context)
+{
+	int held;
+
+	pthread_mutex_lock(&lock);
+	held = context->holders > 0;
+	if (held && !--context->holders) {
+		release_context(context);
+		give(physical(context->device), CONTEXT_BYTES);
+	}
+	pthread_mutex_unlock(&lock);
+	return held ? SUCCESS : INVALID_CONTEXT;
+}
+
 API CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 {
 	COUNT;
 	if (device < 0 || device >= device_count())
 		return COUNTED(INVALID_DEVICE);
 	*context = &primaries[device];
-	(*context)->device = device;
-	if (!__atomic_fetch_add(&(*context)->holders, 1, __ATOMIC_ACQ_REL)) {
-		set_limits(*context);
-		note_gpu("context", device, 1, 0);
-	}
-	return COUNTED(SUCCESS);
+	return COUNTED(retain(*context, device));
 }
 
 API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
@@ -39,13 +66,7 @@ API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 	COUNT;
 	if (device < 0 || device >= device_count())
 		return COUNTED(INVALID_DEVICE);
-	if (!primaries[device].holders)
-		return COUNTED(INVALID_CONTEXT);
-	if (__atomic_fetch_sub(&primaries[device].holders, 1, __ATOMIC_ACQ_REL) == 1) {
-		release_context(&primaries[device]);
-		note_gpu("context", device, -1, 0);
-	}
-	return COUNTED(SUCCESS);
+	return COUNTED(let_go(&primaries[device]));
 }
 
 API CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active)
@@ -67,11 +88,12 @@ static CUresult create(CUcontext *context, unsigned flags, CUdevice device)
 		return INVALID_DEVICE;
 	if (depth == sizeof(stack) / sizeof(*stack))
 		return OUT_OF_MEMORY;
+	if (!take(physical(device), CONTEXT_BYTES))
+		return OUT_OF_MEMORY;
 	*context = calloc(1, sizeof(**context));
 	(*context)->device = device;
 	(*context)->flags = flags;
 	set_limits(*context);
-	note_gpu("context", device, 1, 0);
 	stack[depth++] = *context;
 	return SUCCESS;
 }
@@ -105,7 +127,7 @@ API CUresult cuCtxDestroy_v2(CUcontext context)
 	if (current() == context)
 		depth--;
 	release_context(context);
-	note_gpu("context", context->device, -1, 0);
+	give(physical(context->device), CONTEXT_BYTES);
 	return COUNTED(SUCCESS);
 }
 

@@ -12,7 +12,7 @@ static const char *host_kind(uint64_t address)
 
 	if (!find_range(address, &range))
 		return "pageable";
-	return range.kind == KIND_PINNED ? "pinned" : range.kind == KIND_MANAGED ? "managed" : "device";
+	return range.kind == KIND_PINNED || range.host ? "pinned" : range.kind == KIND_MANAGED ? "managed" : "device";
 }
 
 static enum direction direction_of(uint64_t to, uint64_t from)

@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../gpus.h"
 #include "soft.h"
 
 #define CHECK_DEVICE(device)                                                                                 \
 	if ((device) < 0 || (device) >= device_count())                                                      \
 	return COUNTED(INVALID_DEVICE)
-#define FIRST_BUS 0x18 /* as in tests/standins/libnvidia-ml.c */
+
+static int visible[MAX_DEVICES], visible_count; /* from the first call on, as CUDA has it */
 
 uint64_t setting(const char *name, uint64_t otherwise)
 {
@@ -18,43 +22,77 @@ uint64_t setting(const char *name, uint64_t otherwise)
 
 static int all_devices(void)
 {
-	uint64_t count = setting("SOFTGPU_DEVICES", 2);
+	uint64_t count = setting("SOFTGPU_DEVICES", DEFAULT_GPUS);
 
 	return count > MAX_DEVICES ? MAX_DEVICES : (int)count;
 }
 
-/* The GPU that the process has at this place of its list, -1 behind the end: a number that there is not ends it. */
-int physical(int device)
+/* The GPU of an entry of CUDA_VISIBLE_DEVICES: its number, or the beginning of a UUID that no other GPU has; or -1. */
+static int entry(const char *text, size_t length)
 {
-	const char *visible = getenv("CUDA_VISIBLE_DEVICES");
-	char *end;
+	char *end, uuid[48];
+	int found = -1, many = 0;
+	long number;
 
-	if (!visible)
-		return device < all_devices() ? device : -1;
-	for (;; visible = end + 1) {
-		long gpu = strtol(visible, &end, 10);
+	while (length && *text == ' ')
+		text++, length--;
+	while (length && text[length - 1] == ' ')
+		length--;
+	number = strtol(text, &end, 10);
+	if (length && end == text + length)
+		return number >= 0 && number < all_devices() ? number : -1;
+	if (length < 5 || strncmp(text, "GPU-", 4))
+		return -1;
+	for (int gpu = 0; gpu < all_devices(); gpu++) {
+		snprintf(uuid, sizeof(uuid), GPU_UUID, gpu);
+		if (!strncmp(uuid, text, length))
+			found = gpu, many++;
+	}
+	return many == 1 ? found : -1;
+}
 
-		if (end == visible || gpu < 0 || gpu >= all_devices())
-			return -1;
-		if (!device--)
-			return gpu;
-		if (*end != ',')
-			return -1;
+/* An invalid entry ends the list, and one that comes twice leaves nothing of it. */
+static void look(void)
+{
+	const char *list = getenv("CUDA_VISIBLE_DEVICES");
+
+	if (!list)
+		while (visible_count < all_devices())
+			visible[visible_count] = visible_count, visible_count++;
+	for (size_t length; list && visible_count < MAX_DEVICES; list += length + 1) {
+		int gpu = entry(list, length = strcspn(list, ","));
+
+		if (gpu < 0)
+			return;
+		for (int i = 0; i < visible_count; i++)
+			if (visible[i] == gpu) {
+				visible_count = 0;
+				return;
+			}
+		visible[visible_count++] = gpu;
+		if (!list[length])
+			return;
 	}
 }
 
 int device_count(void)
 {
-	int count = 0;
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-	while (count < MAX_DEVICES && physical(count) >= 0)
-		count++;
-	return count;
+	pthread_once(&once, look);
+	return visible_count;
 }
 
-size_t capacity(void)
+int physical(int device)
 {
-	return setting("SOFTGPU_BYTES", 80ull << 30);
+	return device < device_count() ? visible[device] : -1;
+}
+
+int place(const CUlocation *at)
+{
+	if (at->type == LOCATION_DEVICE && at->id >= 0 && at->id < device_count())
+		return at->id;
+	return at->type >= LOCATION_HOST && at->type <= LOCATION_HOST_NUMA_CURRENT ? IN_HOST_MEMORY : NOWHERE;
 }
 
 API CUresult cuInit(unsigned flags)
@@ -90,17 +128,28 @@ API CUresult cuDeviceGetName(char *name, int room, CUdevice device)
 {
 	COUNT;
 	CHECK_DEVICE(device);
-	snprintf(name, room, "soft GPU");
+	snprintf(name, room, GPU_NAME);
 	return COUNTED(SUCCESS);
+}
+
+static CUresult write_uuid(CUuuid *uuid, CUdevice device)
+{
+	if (device < 0 || device >= device_count())
+		return INVALID_DEVICE;
+	*uuid = (CUuuid){.bytes[15] = physical(device)};
+	return SUCCESS;
+}
+
+API CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
+{
+	COUNT;
+	return COUNTED(write_uuid(uuid, device));
 }
 
 API CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device)
 {
 	COUNT;
-	CHECK_DEVICE(device);
-	memset(uuid->bytes, 0, 16);
-	uuid->bytes[15] = physical(device);
-	return COUNTED(SUCCESS);
+	return COUNTED(write_uuid(uuid, device));
 }
 
 API CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)

@@ -4,21 +4,36 @@
 #include <unistd.h>
 #include "soft.h"
 
-static CUresult allocate_on(int device, uint64_t *address, size_t bytes, enum kind kind, unsigned flags)
+static int hold(const struct range *range, size_t bytes)
 {
-	struct range range = {.kind = kind, .device = device, .fd = -1, .flags = flags, .context = current()};
+	if (range->pool)
+		return take_from_pool(range->pool, bytes);
+	return range->kind == KIND_PINNED || reserve(range->device, bytes);
+}
+
+static void let_go(const struct range *range, size_t bytes)
+{
+	if (range->pool)
+		give_to_pool(range->pool, bytes);
+	else if (range->kind != KIND_PINNED && range->kind != KIND_IMPORTED)
+		give_back(range->device, bytes);
+}
+
+static CUresult allocate_as(struct range range, uint64_t *address, size_t bytes)
+{
 	void *memory;
 
 	if (!bytes)
 		return INVALID_VALUE;
-	if (kind != KIND_PINNED && !reserve(device, bytes))
+	if (!hold(&range, bytes))
 		return OUT_OF_MEMORY;
 	memory = mmap(NULL, pages(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (memory == MAP_FAILED) {
-		if (kind != KIND_PINNED)
-			give_back(device, bytes);
+		let_go(&range, bytes);
 		return OUT_OF_MEMORY;
 	}
+	range.fd = -1;
+	range.context = current();
 	*address = range.begin = (uint64_t)memory;
 	range.end = range.begin + bytes;
 	add_range(range);
@@ -27,7 +42,15 @@ static CUresult allocate_on(int device, uint64_t *address, size_t bytes, enum ki
 
 static CUresult allocate(uint64_t *address, size_t bytes, enum kind kind, unsigned flags)
 {
-	return allocate_on(current()->device, address, bytes, kind, flags);
+	return allocate_as((struct range){.kind = kind, .device = current()->device, .flags = flags}, address, bytes);
+}
+
+static CUresult allocate_from(CUmemoryPool pool, uint64_t *address, size_t bytes)
+{
+	int device = device_of_pool(pool), host = device == IN_HOST_MEMORY;
+
+	return allocate_as((struct range){.kind = KIND_POOL, .pool = pool, .host = host,
+					  .device = host ? current()->device : device}, address, bytes);
 }
 
 static CUresult release(uint64_t address)
@@ -36,13 +59,13 @@ static CUresult release(uint64_t address)
 
 	if (!address)
 		return SUCCESS;
-	if (!find_range(address, &range) || range.registered || range.kind == KIND_VMM || !take_range(address, &range))
+	if (!find_range(address, &range) || range.registered || range.kind == KIND_VMM ||
+	    range.kind == KIND_MODULE || !take_range(address, &range))
 		return INVALID_VALUE;
 	munmap((void *)range.begin, pages(range.end - range.begin));
 	if (range.fd >= 0)
 		close(range.fd);
-	if (range.kind != KIND_PINNED && range.kind != KIND_IMPORTED)
-		give_back(range.device, range.end - range.begin);
+	let_go(&range, range.end - range.begin);
 	return SUCCESS;
 }
 
@@ -91,20 +114,25 @@ API CUresult cuMemFree_v2(CUdeviceptr address)
 	return COUNTED(release(address));
 }
 
+static CUresult allocate_of(CUmemoryPool pool, CUdeviceptr *address, size_t bytes)
+{
+	if (!current())
+		return INVALID_CONTEXT;
+	return pool ? allocate_from(pool, address, bytes) : INVALID_VALUE;
+}
+
 API CUresult cuMemAllocAsync(CUdeviceptr *address, size_t bytes, CUstream stream)
 {
 	COUNT;
-	NEED_CONTEXT;
 	(void)stream;
-	return COUNTED(allocate(address, bytes, KIND_POOL, 0));
+	return COUNTED(allocate_of(current() ? pool_of_device(current()->device) : NULL, address, bytes));
 }
 
 API CUresult cuMemAllocFromPoolAsync(CUdeviceptr *address, size_t bytes, CUmemoryPool pool, CUstream stream)
 {
 	COUNT;
-	NEED_CONTEXT;
 	(void)stream;
-	return COUNTED(allocate_on(device_of_pool(pool), address, bytes, KIND_POOL, 0));
+	return COUNTED(allocate_of(pool, address, bytes));
 }
 
 API CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream)
@@ -166,7 +194,7 @@ API CUresult cuMemGetInfo_v2(size_t *unused, size_t *total)
 	COUNT;
 	NEED_CONTEXT;
 	*total = capacity();
-	*unused = *total - bytes_in_use(current()->device);
+	*unused = unused_bytes(physical(current()->device));
 	return COUNTED(SUCCESS);
 }
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Modules and functions are names: no code is read. */
+/* Functions are names: no code is read. */
 #include <stdlib.h>
 #include <string.h>
 #include "soft.h"
 
 struct module {
-	const void *image;
+	struct variable *variables;
 };
 struct function {
 	char name[1];
@@ -16,7 +16,14 @@ static CUresult load(CUmodule *module, const void *image)
 	if (!current())
 		return INVALID_CONTEXT;
 	*module = calloc(1, sizeof(**module));
-	(*module)->image = image;
+	(*module)->variables = variables_in(image);
+	return SUCCESS;
+}
+
+static CUresult unload(CUmodule module)
+{
+	drop_variables(module->variables);
+	free(module);
 	return SUCCESS;
 }
 
@@ -49,8 +56,13 @@ API CUresult cuModuleLoadFatBinary(CUmodule *module, const void *binary)
 API CUresult cuModuleUnload(CUmodule module)
 {
 	COUNT;
-	free(module);
-	return COUNTED(SUCCESS);
+	return COUNTED(unload(module));
+}
+
+API CUresult cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *bytes, CUmodule module, const char *name)
+{
+	COUNT;
+	return COUNTED(find_variable(module->variables, name, address, bytes));
 }
 
 API CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
@@ -67,15 +79,20 @@ API CUresult cuLibraryLoadData(CUmodule *library, const void *code, int *jit, vo
 	COUNT;
 	(void)jit, (void)jit_values, (void)jit_count, (void)options, (void)values, (void)count_;
 	*library = calloc(1, sizeof(**library));
-	(*library)->image = code;
+	(*library)->variables = variables_in(code);
 	return COUNTED(SUCCESS);
 }
 
 API CUresult cuLibraryUnload(CUmodule library)
 {
 	COUNT;
-	free(library);
-	return COUNTED(SUCCESS);
+	return COUNTED(unload(library));
+}
+
+API CUresult cuLibraryGetGlobal(CUdeviceptr *address, size_t *bytes, CUmodule library, const char *name)
+{
+	COUNT;
+	return COUNTED(find_variable(library->variables, name, address, bytes));
 }
 
 API CUresult cuLibraryGetKernel(CUfunction *kernel, CUmodule library, const char *name)

@@ -21,7 +21,7 @@ static CUresult attribute_of(void *to, int attribute, const struct range *it, ui
 	case POINTER_MAPPED: *(unsigned char *)to = it != NULL; break;
 	case POINTER_HANDLE_TYPES: *(uint64_t *)to = it && it->kind == KIND_VMM; break;
 	case POINTER_ACCESS_FLAGS: *(int *)to = 3; break;
-	case POINTER_POOL: *(void **)to = NULL; break;
+	case POINTER_POOL: *(CUmemoryPool *)to = it ? it->pool : NULL; break;
 	default: return INVALID_VALUE;
 	}
 	return SUCCESS;

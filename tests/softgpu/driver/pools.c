@@ -1,15 +1,103 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One pool for each device, which keeps nothing: what is freed goes back at once. */
+/* Pools keep nothing: what is freed goes back at once. Each device has a default one, and one that is allocated from. */
+#include <pthread.h>
+#include <stdlib.h>
 #include "soft.h"
 
 struct pool {
-	int device;
+	int device; /* or IN_HOST_MEMORY */
+	int destroyed;
+	uint64_t used, high, most, threshold;
 };
-static struct pool pools[MAX_DEVICES];
+static struct pool defaults[MAX_DEVICES], *chosen[MAX_DEVICES];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static CUmemoryPool default_of(CUdevice device)
+{
+	defaults[device].device = device;
+	return &defaults[device];
+}
+
+static int is_default(CUmemoryPool pool)
+{
+	return pool >= defaults && pool < defaults + MAX_DEVICES;
+}
+
+CUmemoryPool pool_of_device(CUdevice device)
+{
+	CUmemoryPool pool = __atomic_load_n(&chosen[device], __ATOMIC_ACQUIRE);
+
+	return pool ? pool : default_of(device);
+}
 
 int device_of_pool(CUmemoryPool pool)
 {
 	return pool->device;
+}
+
+int take_from_pool(CUmemoryPool pool, uint64_t bytes)
+{
+	int room;
+
+	pthread_mutex_lock(&lock);
+	room = (!pool->most || (bytes <= pool->most && pool->used <= pool->most - bytes)) &&
+	       (pool->device == IN_HOST_MEMORY || reserve(pool->device, bytes));
+	if (room)
+		pool->used += bytes;
+	if (pool->used > pool->high)
+		pool->high = pool->used;
+	pthread_mutex_unlock(&lock);
+	return room;
+}
+
+void give_to_pool(CUmemoryPool pool, uint64_t bytes)
+{
+	int over;
+
+	pthread_mutex_lock(&lock);
+	pool->used -= bytes;
+	over = pool->destroyed && !pool->used;
+	pthread_mutex_unlock(&lock);
+	if (pool->device != IN_HOST_MEMORY)
+		give_back(pool->device, bytes);
+	if (over)
+		free(pool);
+}
+
+API CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUpoolProperties *wanted)
+{
+	COUNT;
+	int device = place(&wanted->location);
+
+	if (device == NOWHERE)
+		return COUNTED(INVALID_VALUE);
+	*pool = calloc(1, sizeof(**pool));
+	**pool = (struct pool){.device = device, .most = wanted->most};
+	return COUNTED(SUCCESS);
+}
+
+/* Memory of it that is in use stays, and goes when it is freed. */
+static CUresult destroy(CUmemoryPool pool)
+{
+	int over;
+
+	if (!pool || is_default(pool))
+		return INVALID_VALUE;
+	if (pool->device != IN_HOST_MEMORY && chosen[pool->device] == pool)
+		__atomic_store_n(&chosen[pool->device], NULL, __ATOMIC_RELEASE);
+	pthread_mutex_lock(&lock);
+	pool->destroyed = 1;
+	over = !pool->used;
+	pthread_mutex_unlock(&lock);
+	if (over)
+		free(pool);
+	return SUCCESS;
+}
+
+API CUresult cuMemPoolDestroy(CUmemoryPool pool)
+{
+	COUNT;
+	return COUNTED(destroy(pool));
 }
 
 API CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device)
@@ -17,25 +105,51 @@ API CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device)
 	COUNT;
 	if (device < 0 || device >= device_count())
 		return COUNTED(INVALID_DEVICE);
-	pools[device].device = device;
-	*pool = &pools[device];
+	*pool = default_of(device);
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device)
+{
+	COUNT;
+	if (device < 0 || device >= device_count())
+		return COUNTED(INVALID_DEVICE);
+	*pool = pool_of_device(device);
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
+{
+	COUNT;
+	if (device < 0 || device >= device_count())
+		return COUNTED(INVALID_DEVICE);
+	if (!pool || pool->device != device)
+		return COUNTED(INVALID_VALUE);
+	__atomic_store_n(&chosen[device], pool, __ATOMIC_RELEASE);
 	return COUNTED(SUCCESS);
 }
 
 API CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *value)
 {
 	COUNT;
-	if (attribute >= POOL_RESERVED)
-		*(uint64_t *)value = bytes_in_use(pool->device);
-	else
-		*(uint64_t *)value = 0;
+	switch (attribute) {
+	case POOL_THRESHOLD: *(uint64_t *)value = pool->threshold; break;
+	case POOL_RESERVED:
+	case POOL_USED: *(uint64_t *)value = pool->used; break;
+	case POOL_RESERVED_HIGH:
+	case POOL_USED_HIGH: *(uint64_t *)value = pool->high; break;
+	default: *(int *)value = 1; /* reuse is allowed */
+	}
 	return COUNTED(SUCCESS);
 }
 
 API CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value)
 {
 	COUNT;
-	(void)pool, (void)attribute, (void)value;
+	if (attribute == POOL_THRESHOLD)
+		pool->threshold = *(uint64_t *)value;
+	else if (attribute == POOL_RESERVED_HIGH || attribute == POOL_USED_HIGH)
+		pool->high = pool->used;
 	return COUNTED(SUCCESS);
 }
 

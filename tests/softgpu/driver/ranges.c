@@ -9,7 +9,7 @@
 
 static void *tree;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static uint64_t next_id = 1, in_use[MAX_DEVICES];
+static uint64_t next_id = 1;
 
 static int compare(const void *a, const void *b)
 {
@@ -35,9 +35,15 @@ const char *kind_name(enum kind kind)
 	return names[kind];
 }
 
+/* Handles count from their creation on, and variables not at all. */
+static int counts(enum kind kind)
+{
+	return kind != KIND_VMM && kind != KIND_MODULE;
+}
+
 int is_device(const struct range *range)
 {
-	return range->kind != KIND_PINNED;
+	return range->kind != KIND_PINNED && !range->host;
 }
 
 size_t pages(size_t bytes)
@@ -98,7 +104,7 @@ void add_range(struct range range)
 	it->id = next_id++;
 	tsearch(it, &tree, compare);
 	pthread_mutex_unlock(&lock);
-	if (range.kind != KIND_VMM) /* which counts from its handle's creation on */
+	if (counts(range.kind))
 		add_bytes(kind_name(range.kind), 1, range.end - range.begin);
 }
 
@@ -118,7 +124,7 @@ int take_range(uint64_t begin, struct range *to)
 	if (!found)
 		return 0;
 	free(found);
-	if (to->kind != KIND_VMM)
+	if (counts(to->kind))
 		add_bytes(kind_name(to->kind), -1, -(int64_t)(to->end - to->begin));
 	return 1;
 }
@@ -136,11 +142,6 @@ int change_range(uint64_t begin, int fd)
 	return found != NULL;
 }
 
-uint64_t bytes_in_use(int device)
-{
-	return __atomic_load_n(&in_use[device], __ATOMIC_RELAXED);
-}
-
 /* A row of a GPU, by the number that it has for all processes. */
 void note_gpu(const char *of, int device, int64_t calls, int64_t bytes)
 {
@@ -152,20 +153,14 @@ void note_gpu(const char *of, int device, int64_t calls, int64_t bytes)
 
 int reserve(int device, uint64_t bytes)
 {
-	int room;
-
-	pthread_mutex_lock(&lock);
-	room = bytes <= capacity() && in_use[device] <= capacity() - bytes;
-	if (room)
-		__atomic_fetch_add(&in_use[device], bytes, __ATOMIC_RELAXED);
-	pthread_mutex_unlock(&lock);
-	if (room)
-		note_gpu("gpu", device, 1, bytes);
-	return room;
+	if (!take(physical(device), bytes))
+		return 0;
+	note_gpu("gpu", device, 1, bytes);
+	return 1;
 }
 
 void give_back(int device, uint64_t bytes)
 {
-	__atomic_fetch_sub(&in_use[device], bytes, __ATOMIC_RELAXED);
+	give(physical(device), bytes);
 	note_gpu("gpu", device, -1, -(int64_t)bytes);
 }

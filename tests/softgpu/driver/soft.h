@@ -3,7 +3,7 @@
  * of their stream's time; copies are made at once.
  *
  *   SOFTGPU_DEVICES=n     how many GPUs (2)           SOFTGPU_KERNEL_NS=n   how long a kernel runs (0)
- *   SOFTGPU_BYTES=n       memory of each, for each process (80 GiB)
+ *   SOFTGPU_BYTES=n       memory of each (80 GiB): the first process of a folder decides
  *   SOFTGPU_VERSION=n     of the driver (13000)       SOFTGPU_COUNTS=folder where calls are counted (counts.h)
  * and, also while the process runs,
  *   SOFTGPU_FAIL=cuLaunchKernel=719,cuMemAlloc_v2=2   such calls do nothing and return that code. After one of those that
@@ -32,20 +32,29 @@ CUcontext current(void);
 
 /* ---- devices.c ---- */
 int device_count(void);
-int physical(int device);
+int physical(int device); /* its number for all processes, as NVML has it; -1 if the process does not see it */
 void note_gpu(const char *of, int device, int64_t calls, int64_t bytes);
-size_t capacity(void);
 uint64_t setting(const char *name, uint64_t otherwise);
+enum { IN_HOST_MEMORY = -1, NOWHERE = -2 };
+int place(const CUlocation *at); /* a device or one of these */
+
+/* ---- holdings.c: GPUs by the number that they have for all processes ---- */
+int take(int gpu, uint64_t bytes);
+void give(int gpu, uint64_t bytes);
+uint64_t unused_bytes(int gpu);
+uint64_t capacity(void);
 
 /* ---- ranges.c: what lies where ---- */
-enum kind { KIND_DEVICE, KIND_POOL, KIND_VMM, KIND_MANAGED, KIND_PINNED, KIND_IMPORTED };
+enum kind { KIND_DEVICE, KIND_POOL, KIND_VMM, KIND_MANAGED, KIND_PINNED, KIND_IMPORTED, KIND_MODULE };
 struct range {
 	uint64_t begin, end, id;
 	enum kind kind;
 	int device, fd;
 	unsigned flags;
 	int registered; /* host memory of the application's own */
+	int host; /* of a pool or a handle of host memory */
 	struct physical *physical;
+	CUmemoryPool pool;
 	CUcontext context;
 };
 int find_range(uint64_t address, struct range *to);
@@ -54,7 +63,6 @@ int take_range(uint64_t begin, struct range *to);
 int change_range(uint64_t begin, int fd);
 int range_of_context(CUcontext context, struct range *to);
 int is_device(const struct range *range);
-uint64_t bytes_in_use(int device);
 /* Room on a device, taken if there is enough; of what has no range. */
 int reserve(int device, uint64_t bytes);
 void give_back(int device, uint64_t bytes);
@@ -75,9 +83,20 @@ struct stream {
 uint64_t now(void);
 void sleep_until(uint64_t at);
 uint64_t stream_end(CUstream stream);
-int device_of_pool(CUmemoryPool pool);
 void occupy(CUstream stream, uint64_t ns);
 void delay(CUstream stream, uint64_t until);
+
+/* ---- pools.c ---- */
+int device_of_pool(CUmemoryPool pool);
+CUmemoryPool pool_of_device(CUdevice device);
+int take_from_pool(CUmemoryPool pool, uint64_t bytes);
+void give_to_pool(CUmemoryPool pool, uint64_t bytes);
+
+/* ---- variables.c ---- */
+struct variable;
+struct variable *variables_in(const void *image);
+void drop_variables(struct variable *it);
+CUresult find_variable(const struct variable *it, const char *name, CUdeviceptr *address, size_t *bytes);
 
 /* ---- graphs.c ---- */
 /* Whether what is issued to this stream becomes a node of a graph and is not done. */

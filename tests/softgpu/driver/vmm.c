@@ -11,7 +11,18 @@
 struct physical {
 	int fd, device, holders, imported;
 	size_t bytes;
+	CUlocation location;
 };
+
+static int is_host(const struct physical *it)
+{
+	return it->device == IN_HOST_MEMORY;
+}
+
+static void note(const struct physical *it, int handles)
+{
+	add_bytes(kind_name(is_host(it) ? KIND_PINNED : KIND_VMM), handles, handles * (int64_t)it->bytes);
+}
 
 static void let_go(struct physical *it)
 {
@@ -19,8 +30,9 @@ static void let_go(struct physical *it)
 		return;
 	close(it->fd);
 	if (!it->imported) {
-		give_back(it->device, it->bytes);
-		add_bytes(kind_name(KIND_VMM), -1, -(int64_t)it->bytes);
+		if (!is_host(it))
+			give_back(it->device, it->bytes);
+		note(it, -1);
 	}
 	free(it);
 }
@@ -60,29 +72,37 @@ API CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes)
 	return COUNTED(munmap((void *)address, bytes) ? INVALID_VALUE : SUCCESS);
 }
 
+static CUresult create(CUmemHandle *handle, size_t bytes, const CUlocation *at)
+{
+	int device = place(at), host = device == IN_HOST_MEMORY;
+	struct physical *it;
+
+	if (device == NOWHERE)
+		return INVALID_DEVICE;
+	if (!bytes || bytes % GRANULE)
+		return INVALID_VALUE;
+	if (!host && !reserve(device, bytes))
+		return OUT_OF_MEMORY;
+	it = calloc(1, sizeof(*it));
+	*it = (struct physical){memfd_create("softgpu", MFD_CLOEXEC), device, .holders = 1, .bytes = bytes, .location = *at};
+	if (it->fd < 0 || ftruncate(it->fd, bytes)) {
+		if (!host)
+			give_back(device, bytes);
+		if (it->fd >= 0)
+			close(it->fd);
+		free(it);
+		return OUT_OF_MEMORY;
+	}
+	note(it, 1);
+	*handle = it;
+	return SUCCESS;
+}
+
 API CUresult cuMemCreate(CUmemHandle *handle, size_t bytes, const CUallocation *wanted, unsigned long long flags)
 {
 	COUNT;
-	int device = wanted->location.type == LOCATION_DEVICE ? wanted->location.id : 0;
-	struct physical *it;
-
 	(void)flags;
-	if (device < 0 || device >= device_count())
-		return COUNTED(INVALID_DEVICE);
-	if (!bytes || bytes % GRANULE)
-		return COUNTED(INVALID_VALUE);
-	if (!reserve(device, bytes))
-		return COUNTED(OUT_OF_MEMORY);
-	it = calloc(1, sizeof(*it));
-	*it = (struct physical){.fd = memfd_create("softgpu", MFD_CLOEXEC), .device = device, .holders = 1, .bytes = bytes};
-	if (it->fd < 0 || ftruncate(it->fd, bytes)) {
-		give_back(device, bytes);
-		free(it);
-		return COUNTED(OUT_OF_MEMORY);
-	}
-	add_bytes(kind_name(KIND_VMM), 1, bytes);
-	*handle = it;
-	return COUNTED(SUCCESS);
+	return COUNTED(create(handle, bytes, &wanted->location));
 }
 
 API CUresult cuMemRelease(CUmemHandle handle)
@@ -96,7 +116,7 @@ API CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemHan
 {
 	COUNT;
 	struct range range = {.begin = address, .end = address + bytes, .kind = KIND_VMM, .device = handle->device,
-			      .fd = handle->fd, .physical = handle, .context = current()};
+			      .fd = handle->fd, .physical = handle, .context = current(), .host = is_host(handle)};
 
 	(void)flags;
 	if (mmap((void *)address, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, handle->fd, offset) == MAP_FAILED)
@@ -143,7 +163,7 @@ API CUresult cuMemGetAllocationPropertiesFromHandle(CUallocation *properties, CU
 {
 	COUNT;
 	memset(properties, 0, sizeof(*properties));
-	*properties = (CUallocation){.type = 1, .handle_types = HANDLE_POSIX_FD, .location = {LOCATION_DEVICE, handle->device}};
+	*properties = (CUallocation){.type = 1, .handle_types = HANDLE_POSIX_FD, .location = handle->location};
 	return COUNTED(SUCCESS);
 }
 
@@ -170,6 +190,7 @@ API CUresult cuMemImportFromShareableHandle(CUmemHandle *handle, void *from, int
 		return COUNTED(INVALID_VALUE);
 	it = calloc(1, sizeof(*it));
 	*it = (struct physical){.fd = fd, .holders = 1, .imported = 1, .device = current() ? current()->device : 0};
+	it->location = (CUlocation){LOCATION_DEVICE, it->device};
 	*handle = it;
 	return COUNTED(SUCCESS);
 }

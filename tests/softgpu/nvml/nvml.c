@@ -1,174 +1,117 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The part of NVML that PyTorch's allocator and NCCL call, over the GPUs that the soft driver has: no NVLink. The NVML
- * that the exporter is tested with is tests/standins/libnvidia-ml.c. */
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+/* NVML for jobs on the soft GPU: the one that the exporter is tested with, about the GPUs of SOFTGPU_DEVICES and the
+ * processes of SOFTGPU_COUNTS instead of a scenario's, with the functions that jobs call and the exporter does not. */
+#define SOFT_GPUS_ONLY
+#include "../../standins/libnvidia-ml.c"
 
-#define API __attribute__((visibility("default"))) int
-#define FIRST_BUS 0x18 /* as in tests/standins/libnvidia-ml.c */
-enum { SUCCESS, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6 };
-typedef struct {
-	char legacy[16];
-	unsigned domain, bus, device, id, subsystem;
-	char text[32];
-} address;
-
-static unsigned count(void)
+static const char *defaults(void)
 {
-	const char *set = getenv("SOFTGPU_DEVICES");
+	static char text[sizeof DEFAULTS + 4096];
+	const char *gpus = getenv("SOFTGPU_DEVICES"), *cuda = getenv("SOFTGPU_VERSION");
+	const char *folder = getenv("SOFTGPU_COUNTS");
 
-	return set ? (unsigned)atoi(set) : 2;
+	if (*text)
+		return text;
+	snprintf(text, sizeof text,
+		 "%sgpus=%d\ncuda=%s\ngpu.name=" GPU_NAME "\ngpu.memory_total=%" PRIu64 "\ngpu.memory_used=0\ngpu.memory_reserved=0\n"
+		 "gpu.utilization=0\ngpu.memory_copy=0\ngpu.link_state=none\ngpu.field.91=none\ngpu.fabric_state=none\n%s%s\n",
+		 DEFAULTS, gpus ? atoi(gpus) : DEFAULT_GPUS, cuda ? cuda : "13000",
+		 bytes_of_gpu(), folder ? "softgpu=" : "", folder ? folder : "");
+	return text;
 }
 
-/* A handle is the GPU's number and 1. */
-static unsigned number(void *gpu)
+int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
+int nvmlInit(void) { return nvmlInitWithFlags(0); }
+int nvmlDeviceGetCount(unsigned *count) { return nvmlDeviceGetCount_v2(count); }
+
+int nvmlDeviceGetHandleByIndex(unsigned index, struct device **device)
 {
-	return (unsigned)(uintptr_t)gpu - 1;
+	return nvmlDeviceGetHandleByIndex_v2(index, device);
 }
 
-API nvmlInit_v2(void) { return SUCCESS; }
-API nvmlInit(void) { return SUCCESS; }
-API nvmlShutdown(void) { return SUCCESS; }
-
-__attribute__((visibility("default"))) const char *nvmlErrorString(int code)
-{
-	return code ? "an error of the soft GPU" : "Success";
-}
-
-API nvmlSystemGetDriverVersion(char *text, unsigned room)
-{
-	snprintf(text, room, "580.0");
-	return SUCCESS;
-}
-
-API nvmlSystemGetCudaDriverVersion_v2(int *version)
-{
-	const char *set = getenv("SOFTGPU_VERSION");
-
-	*version = set ? atoi(set) : 13000;
-	return SUCCESS;
-}
-
-API nvmlDeviceGetCount_v2(unsigned *to)
-{
-	*to = count();
-	return SUCCESS;
-}
-
-API nvmlDeviceGetHandleByIndex_v2(unsigned index, void **gpu)
-{
-	*gpu = (void *)(uintptr_t)(index + 1);
-	return index < count() ? SUCCESS : INVALID_ARGUMENT;
-}
-
-API nvmlDeviceGetHandleByPciBusId_v2(const char *text, void **gpu)
+int nvmlDeviceGetHandleByPciBusId_v2(const char *text, struct device **device)
 {
 	unsigned domain, bus;
 
-	if (sscanf(text, "%x:%x:", &domain, &bus) != 2 || bus < FIRST_BUS || bus >= FIRST_BUS + count())
+	if (sscanf(text, "%x:%x:", &domain, &bus) != 2 || bus < FIRST_BUS)
 		return NOT_FOUND;
-	return nvmlDeviceGetHandleByIndex_v2(bus - FIRST_BUS, gpu);
+	return nvmlDeviceGetHandleByIndex_v2(bus - FIRST_BUS, device) ? NOT_FOUND : SUCCESS;
 }
 
-/* Older names of the same, which NCCL looks up too. */
-API nvmlDeviceGetCount(unsigned *to) { return nvmlDeviceGetCount_v2(to); }
-API nvmlDeviceGetHandleByIndex(unsigned index, void **gpu) { return nvmlDeviceGetHandleByIndex_v2(index, gpu); }
-API nvmlDeviceGetHandleByPciBusId(const char *text, void **gpu) { return nvmlDeviceGetHandleByPciBusId_v2(text, gpu); }
-
-API nvmlDeviceGetIndex(void *gpu, unsigned *index)
+int nvmlDeviceGetHandleByPciBusId(const char *text, struct device **device)
 {
-	*index = number(gpu);
+	return nvmlDeviceGetHandleByPciBusId_v2(text, device);
+}
+
+int nvmlDeviceGetIndex(const struct device *device, unsigned *index)
+{
+	ENTER(device);
+	*index = device->gpu;
 	return SUCCESS;
 }
 
-API nvmlDeviceGetName(void *gpu, char *text, unsigned room)
+int nvmlDeviceGetComputeRunningProcesses_v2(const struct device *device, unsigned *room, struct process *to)
 {
-	(void)gpu;
-	snprintf(text, room, "soft GPU");
+	return nvmlDeviceGetComputeRunningProcesses_v3(device, room, to);
+}
+
+struct old_process {
+	unsigned pid;
+	unsigned long long memory;
+};
+
+int nvmlDeviceGetComputeRunningProcesses(const struct device *device, unsigned *room, struct old_process *to)
+{
+	struct process found[MOST_PROCESSES];
+	unsigned had = *room;
+	ENTER(device);
+	*room = MOST_PROCESSES;
+	processes(device, "compute", room, found);
+	if (*room > had)
+		return INSUFFICIENT_SIZE;
+	for (unsigned i = 0; i < *room; i++)
+		to[i] = (struct old_process){found[i].pid, found[i].memory};
 	return SUCCESS;
 }
 
-API nvmlDeviceGetUUID(void *gpu, char *text, unsigned room)
+struct old_event {
+	struct device *device;
+	unsigned long long type, data;
+};
+
+int nvmlEventSetWait(struct event_set *set, struct old_event *event, unsigned timeout_ms)
 {
-	snprintf(text, room, "GPU-736f6674-2047-5055-0000-%012x", number(gpu));
-	return SUCCESS;
+	struct event found;
+	int code = nvmlEventSetWait_v2(set, &found, timeout_ms);
+	if (!code)
+		*event = (struct old_event){found.device, found.type, found.data};
+	return code;
 }
 
-API nvmlDeviceGetPciInfo_v3(void *gpu, address *to)
+/* Each GPU may read and write the memory of the others. */
+int nvmlDeviceGetP2PStatus(const struct device *device, const struct device *peer, int capability, int *status)
 {
-	memset(to, 0, sizeof(*to));
-	to->bus = FIRST_BUS + number(gpu);
-	snprintf(to->legacy, sizeof(to->legacy), "0000:%02X:00.0", to->bus);
-	snprintf(to->text, sizeof(to->text), "00000000:%02X:00.0", to->bus);
-	return SUCCESS;
-}
-
-API nvmlDeviceGetComputeRunningProcesses(void *gpu, unsigned *found, void *to)
-{
-	(void)gpu, (void)to;
-	*found = 0;
-	return SUCCESS;
-}
-
-API nvmlDeviceGetComputeRunningProcesses_v3(void *gpu, unsigned *found, void *to)
-{
-	return nvmlDeviceGetComputeRunningProcesses(gpu, found, to);
-}
-
-API nvmlDeviceGetNvLinkState(void *gpu, unsigned link, int *state)
-{
-	(void)gpu, (void)link, (void)state;
-	return NOT_SUPPORTED;
-}
-
-API nvmlDeviceGetNvLinkCapability(void *gpu, unsigned link, int capability, unsigned *has)
-{
-	(void)gpu, (void)link, (void)capability, (void)has;
-	return NOT_SUPPORTED;
-}
-
-API nvmlDeviceGetNvLinkRemoteDeviceType(void *gpu, unsigned link, int *type)
-{
-	(void)gpu, (void)link, (void)type;
-	return NOT_SUPPORTED;
-}
-
-API nvmlDeviceGetNvLinkRemotePciInfo_v2(void *gpu, unsigned link, address *to)
-{
-	(void)gpu, (void)link, (void)to;
-	return NOT_SUPPORTED;
-}
-
-API nvmlDeviceGetNvLinkRemotePciInfo(void *gpu, unsigned link, address *to)
-{
-	return nvmlDeviceGetNvLinkRemotePciInfo_v2(gpu, link, to);
-}
-
-API nvmlDeviceGetCudaComputeCapability(void *gpu, int *major, int *minor)
-{
-	(void)gpu;
-	*major = 9; /* as the soft driver's devices.c has it */
-	*minor = 0;
-	return SUCCESS;
-}
-
-API nvmlDeviceGetP2PStatus(void *gpu, void *peer, int capability, int *status)
-{
-	(void)gpu, (void)peer, (void)capability;
+	ENTER(device);
+	(void)peer, (void)capability;
 	*status = 0; /* NVML_P2P_STATUS_OK */
 	return SUCCESS;
 }
 
-API nvmlDeviceGetFieldValues(void *gpu, int number_of, void *to)
+/* There is no NVLink. */
+int nvmlDeviceGetNvLinkCapability(const struct device *device, unsigned link, int capability, unsigned *has)
 {
-	(void)gpu, (void)number_of, (void)to;
+	ENTER(device);
+	(void)link, (void)capability, (void)has;
 	return NOT_SUPPORTED;
 }
 
-API nvmlDeviceGetGpuFabricInfoV(void *gpu, void *to)
-{
-	(void)gpu, (void)to;
-	return NOT_SUPPORTED;
-}
+#define NO_LINK(function, ...)                                                                               \
+	int function(const struct device *device, unsigned link, __VA_ARGS__)                                \
+	{                                                                                                    \
+		ENTER(device);                                                                               \
+		(void)link, (void)to;                                                                        \
+		return NOT_SUPPORTED;                                                                        \
+	}
+NO_LINK(nvmlDeviceGetNvLinkRemoteDeviceType, int *to)
+NO_LINK(nvmlDeviceGetNvLinkRemotePciInfo, struct pci *to)
+NO_LINK(nvmlDeviceGetNvLinkRemotePciInfo_v2, struct pci *to)

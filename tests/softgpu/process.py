@@ -1,0 +1,111 @@
+"""A process that calls the soft driver and NVML through ctypes, with lines that a test sends."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+from tests.softgpu.counts import Counts
+
+HERE = Path(__file__).parent
+_LOOP = """
+import ctypes as C, json, os, sys, threading, time
+import pynvml as nvml
+cu, MIB, GIB, u64, size, vp = C.CDLL("libcuda.so.1"), 1 << 20, 1 << 30, C.c_uint64, C.c_size_t, C.c_void_p
+class Failed(Exception): pass
+def ok(code):
+    if code: raise Failed(code)
+def new(kind, call, *rest):
+    value = kind(); ok(call(C.byref(value), *rest)); return value
+def context(gpu=0): return new(vp, cu.cuCtxCreate_v2, 0, gpu)
+def allocate(many): return new(u64, cu.cuMemAlloc_v2, size(many))
+def unused():
+    free, total = size(), size(); ok(cu.cuMemGetInfo_v2(C.byref(free), C.byref(total))); return free.value
+class Place(C.Structure):
+    _fields_ = [("type", C.c_int), ("handles", C.c_int), ("at", C.c_int), ("id", C.c_int), ("security", vp),
+                ("most", size), ("rest", C.c_ubyte * 56)]
+def place(at, id=0, most=0): return C.byref(Place(1, 0, at, id, None, most))
+def code(call, *arguments):
+    try: call(*arguments)
+    except Failed as failed: return failed.args[0]
+    return 0
+for line in sys.stdin:
+    out = None
+    exec(json.loads(line))
+    print(json.dumps(out), flush=True)
+"""
+
+
+def build(folder: Path) -> Path:
+    """Compiles driver and NVML into a folder of their own; returns it."""
+    libraries = [folder / "libcuda.so.1", folder / "libnvidia-ml.so.1"]
+    subprocess.run(["make", "-s", "-C", HERE, f"BUILD={folder}", *map(str, libraries)], check=True)
+    return folder
+
+
+class Process:
+    """A context manager. `folder` is where the soft driver counts; other variables are keywords."""
+
+    def __init__(self, libraries: Path, folder: Path | None, **variables: object) -> None:
+        self._folder = folder
+        counts = {"SOFTGPU_COUNTS": str(folder)} if folder else {}
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _LOOP],
+            env={
+                **os.environ,
+                "LD_LIBRARY_PATH": str(libraries),
+                **counts,
+                **{k: str(v) for k, v in variables.items()},
+            },
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.pid = self._process.pid
+
+    def begin(self, lines: str) -> None:
+        """Like `run`, without waiting for the end."""
+        assert self._process.stdin
+        self._process.stdin.write(json.dumps(lines) + "\n")
+        self._process.stdin.flush()
+
+    def answer(self) -> Any:
+        """Return the value of `out` after the lines begun last."""
+        assert self._process.stdout
+        answer = self._process.stdout.readline()
+        assert answer, "the process ended; its error is above"
+        return json.loads(answer)
+
+    def run(self, lines: str) -> Any:
+        """Executes lines; returns what they leave in `out`."""
+        self.begin(lines)
+        return self.answer()
+
+    @property
+    def counts(self) -> Counts:
+        """Counts of the driver so far."""
+        assert self._folder
+        return Counts(self._folder, self.pid)
+
+    def kill(self) -> None:
+        """Ends it as `kill -9` does."""
+        self._process.kill()
+        self._process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        for stream in (self._process.stdin, self._process.stdout):
+            assert stream
+            stream.close()
+
+
+Start = Callable[..., Process]
+"""Starts a process with these variables."""
