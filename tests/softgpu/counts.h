@@ -27,7 +27,7 @@ int refusal(const char *function);
 #define COUNTED(result)                                                                                      \
 	({                                                                                                   \
 		int result_ = (result);                                                                      \
-		if (result_)                                                                                 \
+		if (result_ && result_ != 600) /* not ready is no failure */                                 \
 			__atomic_fetch_add(&count->failures, 1, __ATOMIC_RELAXED);                           \
 		result_;                                                                                     \
 	})

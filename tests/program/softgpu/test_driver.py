@@ -1,17 +1,20 @@
-"""Calls of the soft driver: memory in the host, pools, variables."""
+"""Calls of the soft driver: memory in the host, pools, variables, and the variants for default streams."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
+from elftools.elf.elffile import ELFFile
 
 from tests.softgpu.process import Start
 from tests.softgpu.story import CONTEXT
+from tests.wheels import CUDART_12, CUDART_13, library
 
 WHOLE = 80 << 30
-INVALID_VALUE, OUT_OF_MEMORY, NOT_FOUND = 1, 2, 500
+INVALID_VALUE, OUT_OF_MEMORY, NOT_FOUND, NOT_READY = 1, 2, 500, 600
 
 
 @pytest.mark.parametrize("at", [2, 3, 4])
@@ -105,3 +108,51 @@ def test_variables(start: Start, tmp_path: Path, kind: str) -> None:
     assert INVALID_VALUE == process.run("out = code(ok, cu.cuMemFree_v2(find(b'table')[0]))")
     assert ({}, {}) == (process.counts.memory, process.counts.gpus)
     process.run(f"ok(cu.cu{kind}Unload(module))")
+
+
+@pytest.mark.parametrize("wheel", [CUDART_12, CUDART_13], ids=["12", "13"])
+def test_variants(libraries: Path, wheel: tuple[str, str]) -> None:
+    """Each function that cuda.h has with the suffix _ptsz or _ptds is there with it too."""
+    header = library(wheel[0], "cuda.h").read_text()
+    named = re.findall(r"^\s*#define\s+cu\w+\s+__CUDA_API_(PTDS|PTSZ)\((cu\w+)\)", header, re.MULTILINE)
+    with (libraries / "libcuda.so.1").open("rb") as file:
+        exported = {it.name for it in ELFFile(file).get_section_by_name(".dynsym").iter_symbols()}
+    expected = {f"{name}_{kind.lower()}" for kind, name in named if name in exported}
+    assert len(expected) > 23
+    assert [] == sorted(expected - exported)
+
+
+def test_lookup_of_variants(start: Start) -> None:
+    """cuGetProcAddress finds them by name for programs with CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM."""
+    process = start()
+    process.run(
+        "def found(name, flags):\n"
+        "    return new(vp, lambda to: cu.cuGetProcAddress_v2(name, to, 13000, u64(flags), None)).value\n"
+        "def at(name): return C.cast(getattr(cu, name), vp).value"
+    )
+    for name, plain, variant in (
+        ("cuLaunchKernel", "cuLaunchKernel", "cuLaunchKernel_ptsz"),
+        ("cuMemcpyHtoD", "cuMemcpyHtoD_v2", "cuMemcpyHtoD_v2_ptds"),
+        ("cuStreamBeginCapture", "cuStreamBeginCapture_v2", "cuStreamBeginCapture_v2_ptsz"),
+        ("cuMemAlloc", "cuMemAlloc_v2", "cuMemAlloc_v2"),
+    ):
+        addresses = process.run(f"out = [found(b'{name}', flags) for flags in (0, 1, 2)]")
+        assert process.run(f"out = [at('{plain}'), at('{plain}'), at('{variant}')]") == addresses
+
+
+def test_default_streams(start: Start) -> None:
+    """A kernel on a thread's own default stream keeps that one busy, not another thread's nor the legacy one."""
+    process = start(SOFTGPU_KERNEL_NS=3600 * 10**9)
+    queries = process.run(
+        "held = context(); function = C.create_string_buffer(8)\n"
+        "ok(cu.cuLaunchKernel_ptsz(function, *[1] * 6, 0, *[None] * 3)); out = []\n"
+        "def query(): out.extend([cu.cuStreamQuery_ptsz(None), cu.cuStreamQuery(None), cu.cuStreamQuery(vp(2))])\n"
+        "def other(): ok(cu.cuCtxSetCurrent(held)); query()\n"
+        "query(); thread = threading.Thread(target=other); thread.start(); thread.join()"
+    )
+    assert [NOT_READY, 0, NOT_READY, 0, 0, 0] == queries
+    functions = process.counts.functions
+    assert [1, 0] == [
+        functions[name].calls if name in functions else 0 for name in ("cuLaunchKernel_ptsz", "cuLaunchKernel")
+    ]
+    assert 0 == functions["cuStreamQuery_ptsz"].failures

@@ -63,64 +63,22 @@ static CUresult copy_later(enum direction direction, uint64_t to, uint64_t from,
 	return captured(stream, NODE_COPY) ? SUCCESS : copy(direction, to, from, bytes);
 }
 
-API CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes)
-{
-	COUNT;
-	return COUNTED(copy_now(UNSAID, to, from, bytes));
-}
+#define TO(T, S) (T to, S from, size_t bytes)
+#define TO_ASYNC(T, S) (T to, S from, size_t bytes, CUstream stream)
+BOTH(cuMemcpy, _ptds, TO(CUdeviceptr, CUdeviceptr), copy_now(UNSAID, to, from, bytes))
+BOTH(cuMemcpyAsync, _ptsz, TO_ASYNC(CUdeviceptr, CUdeviceptr), copy_later(UNSAID, to, from, bytes, stream))
+BOTH(cuMemcpyHtoD_v2, _ptds, TO(CUdeviceptr, const void *), copy_now(H2D, to, (uint64_t)from, bytes))
+BOTH(cuMemcpyHtoDAsync_v2, _ptsz, TO_ASYNC(CUdeviceptr, const void *), copy_later(H2D, to, (uint64_t)from, bytes, stream))
+BOTH(cuMemcpyDtoH_v2, _ptds, TO(void *, CUdeviceptr), copy_now(D2H, (uint64_t)to, from, bytes))
+BOTH(cuMemcpyDtoHAsync_v2, _ptsz, TO_ASYNC(void *, CUdeviceptr), copy_later(D2H, (uint64_t)to, from, bytes, stream))
+BOTH(cuMemcpyDtoD_v2, _ptds, TO(CUdeviceptr, CUdeviceptr), copy_later(D2D, to, from, bytes, NULL))
+BOTH(cuMemcpyDtoDAsync_v2, _ptsz, TO_ASYNC(CUdeviceptr, CUdeviceptr), copy_later(D2D, to, from, bytes, stream))
+BOTH(cuMemcpyPeerAsync, _ptsz,
+     (CUdeviceptr to, CUcontext at, CUdeviceptr from, CUcontext of, size_t bytes, CUstream stream),
+     ((void)at, (void)of, copy_later(D2D, to, from, bytes, stream)))
 
-API CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
+static CUresult copy_2d(const CUcopy2D *it, CUstream stream)
 {
-	COUNT;
-	return COUNTED(copy_later(UNSAID, to, from, bytes, stream));
-}
-
-API CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes)
-{
-	COUNT;
-	return COUNTED(copy_now(H2D, to, (uint64_t)from, bytes));
-}
-
-API CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CUstream stream)
-{
-	COUNT;
-	return COUNTED(copy_later(H2D, to, (uint64_t)from, bytes, stream));
-}
-
-API CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes)
-{
-	COUNT;
-	return COUNTED(copy_now(D2H, (uint64_t)to, from, bytes));
-}
-
-API CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream stream)
-{
-	COUNT;
-	return COUNTED(copy_later(D2H, (uint64_t)to, from, bytes, stream));
-}
-
-API CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes)
-{
-	COUNT;
-	return COUNTED(copy_later(D2D, to, from, bytes, NULL));
-}
-
-API CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
-{
-	COUNT;
-	return COUNTED(copy_later(D2D, to, from, bytes, stream));
-}
-
-API CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext at, CUdeviceptr from, CUcontext of, size_t bytes, CUstream stream)
-{
-	COUNT;
-	(void)at, (void)of;
-	return COUNTED(copy_later(D2D, to, from, bytes, stream));
-}
-
-API CUresult cuMemcpy2DAsync_v2(const CUcopy2D *it, CUstream stream)
-{
-	COUNT;
 	const CUside *a = &it->source, *b = &it->target;
 	uint64_t from = a->type == MEMORY_HOST ? (uint64_t)a->host : a->device;
 	uint64_t to = b->type == MEMORY_HOST ? (uint64_t)b->host : b->device;
@@ -130,35 +88,34 @@ API CUresult cuMemcpy2DAsync_v2(const CUcopy2D *it, CUstream stream)
 											  UNSAID;
 
 	if (captured(stream, NODE_COPY))
-		return COUNTED(SUCCESS);
+		return SUCCESS;
 	from += a->y * a->pitch + a->x;
 	to += b->y * b->pitch + b->x;
 	for (size_t y = 0; y < it->height; y++)
 		memmove((char *)to + y * b->pitch, (char *)from + y * a->pitch, it->width);
 	note(direction, to, from, it->width * it->height);
-	return COUNTED(SUCCESS);
+	return SUCCESS;
 }
 
-API CUresult cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t bytes)
-{
-	COUNT;
-	memset((void *)to, value, bytes);
-	return COUNTED(SUCCESS);
-}
+BOTH(cuMemcpy2DAsync_v2, _ptsz, (const CUcopy2D *it, CUstream stream), copy_2d(it, stream))
 
-API CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream)
+static CUresult fill(CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream)
 {
-	COUNT;
 	if (!captured(stream, NODE_FILL))
 		memset((void *)to, value, bytes);
-	return COUNTED(SUCCESS);
+	return SUCCESS;
 }
 
-API CUresult cuMemsetD32Async(CUdeviceptr to, unsigned value, size_t words, CUstream stream)
+static CUresult fill_words(CUdeviceptr to, unsigned value, size_t words, CUstream stream)
 {
-	COUNT;
 	if (!captured(stream, NODE_FILL))
 		for (size_t i = 0; i < words; i++)
 			((unsigned *)to)[i] = value;
-	return COUNTED(SUCCESS);
+	return SUCCESS;
 }
+
+BOTH(cuMemsetD8_v2, _ptds, (CUdeviceptr to, unsigned char value, size_t bytes), fill(to, value, bytes, NULL))
+BOTH(cuMemsetD8Async, _ptsz, (CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream),
+     fill(to, value, bytes, stream))
+BOTH(cuMemsetD32Async, _ptsz, (CUdeviceptr to, unsigned value, size_t words, CUstream stream),
+     fill_words(to, value, words, stream))

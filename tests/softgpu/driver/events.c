@@ -23,23 +23,15 @@ static CUresult record(CUevent event, CUstream stream)
 	return SUCCESS;
 }
 
-API CUresult cuEventRecord(CUevent event, CUstream stream)
-{
-	COUNT;
-	return COUNTED(record(event, stream));
-}
+BOTH(cuEventRecord, _ptsz, (CUevent event, CUstream stream), record(event, stream))
 
-API CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags)
-{
-	COUNT;
-	(void)flags;
-	return COUNTED(record(event, stream));
-}
+BOTH(cuEventRecordWithFlags, _ptsz, (CUevent event, CUstream stream, unsigned flags),
+     ((void)flags, record(event, stream)))
 
 API CUresult cuEventQuery(CUevent event)
 {
 	COUNT;
-	return __atomic_load_n(&event->at, __ATOMIC_RELAXED) > now() ? NOT_READY : COUNTED(SUCCESS);
+	return COUNTED(__atomic_load_n(&event->at, __ATOMIC_RELAXED) > now() ? NOT_READY : SUCCESS);
 }
 
 API CUresult cuEventSynchronize(CUevent event)
@@ -49,13 +41,13 @@ API CUresult cuEventSynchronize(CUevent event)
 	return COUNTED(SUCCESS);
 }
 
-API CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
+static CUresult wait_for(CUevent event, CUstream stream)
 {
-	COUNT;
-	(void)flags;
 	delay(stream, __atomic_load_n(&event->at, __ATOMIC_RELAXED));
-	return COUNTED(SUCCESS);
+	return SUCCESS;
 }
+
+BOTH(cuStreamWaitEvent, _ptsz, (CUstream stream, CUevent event, unsigned flags), ((void)flags, wait_for(event, stream)))
 
 static CUresult elapsed(float *milliseconds, CUevent from, CUevent to)
 {

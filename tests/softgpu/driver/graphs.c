@@ -91,39 +91,28 @@ API CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec executable, CUgraphNode 
 	return COUNTED(SUCCESS);
 }
 
-API CUresult cuStreamBeginCapture_v2(CUstream stream, int mode)
+static CUresult begin(CUstream stream)
 {
-	COUNT;
-	(void)mode;
 	if ((uintptr_t)stream <= 2)
-		return COUNTED(CAPTURE_UNSUPPORTED);
+		return CAPTURE_UNSUPPORTED;
 	if (stream->graph)
-		return COUNTED(ILLEGAL_STATE);
+		return ILLEGAL_STATE;
 	stream->graph = calloc(1, sizeof(*stream->graph));
-	return COUNTED(SUCCESS);
+	return SUCCESS;
 }
 
-API CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
+static CUresult end(CUstream stream, CUgraph *graph)
 {
-	COUNT;
 	if ((uintptr_t)stream <= 2 || !stream->graph)
-		return COUNTED(ILLEGAL_STATE);
+		return ILLEGAL_STATE;
 	*graph = stream->graph;
 	stream->graph = NULL;
-	return COUNTED(SUCCESS);
+	return SUCCESS;
 }
 
-API CUresult cuStreamIsCapturing(CUstream stream, int *status)
+static CUresult describe(CUstream stream, int *status, uint64_t *id, CUgraph *graph, const CUgraphNode **dependencies,
+			 size_t *count_)
 {
-	COUNT;
-	*status = (uintptr_t)stream > 2 && stream->graph ? CAPTURE_ACTIVE : CAPTURE_NONE;
-	return COUNTED(SUCCESS);
-}
-
-API CUresult cuStreamGetCaptureInfo_v2(CUstream stream, int *status, uint64_t *id, CUgraph *graph,
-				       const CUgraphNode **dependencies, size_t *count_)
-{
-	COUNT;
 	CUgraph into = (uintptr_t)stream > 2 ? stream->graph : NULL;
 
 	*status = into ? CAPTURE_ACTIVE : CAPTURE_NONE;
@@ -135,8 +124,15 @@ API CUresult cuStreamGetCaptureInfo_v2(CUstream stream, int *status, uint64_t *i
 		*dependencies = NULL;
 	if (count_)
 		*count_ = 0;
-	return COUNTED(SUCCESS);
+	return SUCCESS;
 }
+
+BOTH(cuStreamBeginCapture_v2, _ptsz, (CUstream stream, int mode), ((void)mode, begin(stream)))
+BOTH(cuStreamEndCapture, _ptsz, (CUstream stream, CUgraph *graph), end(stream, graph))
+BOTH(cuStreamIsCapturing, _ptsz, (CUstream stream, int *status), describe(stream, status, NULL, NULL, NULL, NULL))
+BOTH(cuStreamGetCaptureInfo_v2, _ptsz,
+     (CUstream stream, int *status, uint64_t *id, CUgraph *graph, const CUgraphNode **dependencies, size_t *nodes),
+     describe(stream, status, id, graph, dependencies, nodes))
 
 API CUresult cuThreadExchangeStreamCaptureMode(int *mode)
 {
@@ -189,12 +185,15 @@ API CUresult cuGraphInstantiateWithFlags(CUgraphExec *executable, CUgraph graph,
 	return COUNTED(instantiate(executable, graph));
 }
 
-API CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream)
+static CUresult launch(CUgraphExec executable, CUstream stream)
 {
-	COUNT;
+	if (!executable)
+		return INVALID_VALUE;
 	occupy(stream, executable->kernels * setting("SOFTGPU_KERNEL_NS", 0));
-	return COUNTED(SUCCESS);
+	return SUCCESS;
 }
+
+BOTH(cuGraphLaunch, _ptsz, (CUgraphExec executable, CUstream stream), launch(executable, stream))
 
 API CUresult cuGraphExecDestroy(CUgraphExec executable)
 {

@@ -12,25 +12,14 @@ static CUresult launch(CUfunction function, CUstream stream)
 	return SUCCESS;
 }
 
-API CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-			    unsigned bz, unsigned shared, CUstream stream, void **parameters, void **extra)
-{
-	COUNT;
-	(void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared, (void)parameters, (void)extra;
-	return COUNTED(launch(function, stream));
-}
+/* What is launched takes the same time with any grid, block, shared memory and parameters. */
+#define SHAPE                                                                                                \
+	unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, CUstream stream
+#define UNUSED (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared, (void)parameters
 
-API CUresult cuLaunchKernelEx(const CUlaunch *it, CUfunction function, void **parameters, void **extra)
-{
-	COUNT;
-	(void)parameters, (void)extra;
-	return COUNTED(launch(function, it->stream));
-}
-
-API CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-				       unsigned bz, unsigned shared, CUstream stream, void **parameters)
-{
-	COUNT;
-	(void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared, (void)parameters;
-	return COUNTED(launch(function, stream));
-}
+BOTH(cuLaunchKernel, _ptsz, (CUfunction function, SHAPE, void **parameters, void **extra),
+     (UNUSED, (void)extra, launch(function, stream)))
+BOTH(cuLaunchKernelEx, _ptsz, (const CUlaunch *it, CUfunction function, void **parameters, void **extra),
+     ((void)parameters, (void)extra, launch(function, it->stream)))
+BOTH(cuLaunchCooperativeKernel, _ptsz, (CUfunction function, SHAPE, void **parameters),
+     (UNUSED, launch(function, stream)))

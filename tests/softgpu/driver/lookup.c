@@ -24,19 +24,29 @@ static void *self(void)
 }
 
 /* The newest variant of a name is what callers built since CUDA 4 mean, but for cuCtxCreate(). */
+static void *newest(const char *name, const char *suffix, int version)
+{
+	char full[128];
+	void *found = NULL;
+
+	for (int v = version < 13000 && !strcmp(name, "cuCtxCreate") ? 2 : 4; v >= 2 && !found; v--) {
+		snprintf(full, sizeof(full), "%s_v%d%s", name, v, suffix);
+		found = dlsym(self(), full);
+	}
+	snprintf(full, sizeof(full), "%s%s", name, suffix);
+	return found ? found : dlsym(self(), full);
+}
+
 API CUresult cuGetProcAddress_v2(const char *name, void **address, int version, uint64_t flags, int *status)
 {
 	COUNT;
 	char full[128];
 
-	(void)flags;
-	*address = NULL;
-	for (int v = version < 13000 && !strcmp(name, "cuCtxCreate") ? 2 : 4; v >= 2 && !*address; v--) {
-		snprintf(full, sizeof(full), "%s_v%d", name, v);
-		*address = dlsym(self(), full);
-	}
+	*address = flags & PER_THREAD_DEFAULT_STREAM ? newest(name, "_ptsz", version) : NULL;
+	if (!*address && flags & PER_THREAD_DEFAULT_STREAM)
+		*address = newest(name, "_ptds", version);
 	if (!*address)
-		*address = dlsym(self(), name);
+		*address = newest(name, "", version);
 	if (!*address) {
 		snprintf(full, 56, "missing %s", name);
 		add_bytes(full, 1, 0);

@@ -121,26 +121,11 @@ static CUresult allocate_of(CUmemoryPool pool, CUdeviceptr *address, size_t byte
 	return pool ? allocate_from(pool, address, bytes) : INVALID_VALUE;
 }
 
-API CUresult cuMemAllocAsync(CUdeviceptr *address, size_t bytes, CUstream stream)
-{
-	COUNT;
-	(void)stream;
-	return COUNTED(allocate_of(current() ? pool_of_device(current()->device) : NULL, address, bytes));
-}
-
-API CUresult cuMemAllocFromPoolAsync(CUdeviceptr *address, size_t bytes, CUmemoryPool pool, CUstream stream)
-{
-	COUNT;
-	(void)stream;
-	return COUNTED(allocate_of(pool, address, bytes));
-}
-
-API CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream)
-{
-	COUNT;
-	(void)stream;
-	return COUNTED(release(address));
-}
+BOTH(cuMemAllocAsync, _ptsz, (CUdeviceptr * address, size_t bytes, CUstream stream),
+     ((void)stream, allocate_of(current() ? pool_of_device(current()->device) : NULL, address, bytes)))
+BOTH(cuMemAllocFromPoolAsync, _ptsz, (CUdeviceptr * address, size_t bytes, CUmemoryPool pool, CUstream stream),
+     ((void)stream, allocate_of(pool, address, bytes)))
+BOTH(cuMemFreeAsync, _ptsz, (CUdeviceptr address, CUstream stream), ((void)stream, release(address)))
 
 API CUresult cuMemHostAlloc(void **address, size_t bytes, unsigned flags)
 {

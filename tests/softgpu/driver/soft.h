@@ -98,6 +98,25 @@ struct variable *variables_in(const void *image);
 void drop_variables(struct variable *it);
 CUresult find_variable(const struct variable *it, const char *name, CUdeviceptr *address, size_t *bytes);
 
+extern __thread int own_default; /* more than 0 in functions with the suffix _ptsz or _ptds */
+
+/* A function and its variant for programs in which each thread has a default stream of its own: one body each, as the
+ * driver has, for a probe on one sees nothing of the other. */
+#define BOTH(name, suffix, parameters, ...)                                                                  \
+	API CUresult name parameters                                                                         \
+	{                                                                                                    \
+		COUNT;                                                                                       \
+		return COUNTED(__VA_ARGS__);                                                                 \
+	}                                                                                                    \
+	API CUresult name##suffix parameters                                                                 \
+	{                                                                                                    \
+		COUNT;                                                                                       \
+		own_default++;                                                                               \
+		int answer_ = COUNTED(__VA_ARGS__);                                                          \
+		own_default--;                                                                               \
+		return answer_;                                                                              \
+	}
+
 /* ---- graphs.c ---- */
 /* Whether what is issued to this stream becomes a node of a graph and is not done. */
 int captured(CUstream stream, int type);

@@ -22,7 +22,14 @@ void sleep_until(uint64_t at)
 			;
 }
 
-/* 0, 1 and 2 are the default streams, all of them the legacy one here. */
+__thread int own_default;
+
+/* 0 to 2 are the default streams: 1 is the legacy one of all threads, 2 the thread's own, and 0 one of both. */
+static int is_threads(CUstream stream)
+{
+	return (uintptr_t)stream == 2 || (!stream && own_default);
+}
+
 static struct stream *own(CUstream stream)
 {
 	return (uintptr_t)stream > 2 ? stream : NULL;
@@ -30,8 +37,11 @@ static struct stream *own(CUstream stream)
 
 static uint64_t *end_of(CUstream stream)
 {
+	static __thread uint64_t of_thread[MAX_DEVICES];
 	static uint64_t nowhere;
 
+	if (is_threads(stream) && current())
+		return &of_thread[current()->device];
 	return own(stream) ? &stream->busy_until : current() ? &current()->legacy : &nowhere;
 }
 
@@ -108,60 +118,32 @@ API CUresult cuStreamDestroy_v2(CUstream stream)
 	return COUNTED(own(stream) ? SUCCESS : INVALID_HANDLE);
 }
 
-API CUresult cuStreamSynchronize(CUstream stream)
+static CUresult synchronize(CUstream stream)
 {
-	COUNT;
 	sleep_until(stream_end(stream));
-	return COUNTED(SUCCESS);
+	return SUCCESS;
 }
 
-API CUresult cuStreamQuery(CUstream stream)
-{
-	COUNT;
-	return stream_end(stream) > now() ? NOT_READY : COUNTED(SUCCESS);
-}
-
-API CUresult cuStreamGetPriority(CUstream stream, int *priority)
-{
-	COUNT;
-	*priority = own(stream) ? stream->priority : 0;
-	return COUNTED(SUCCESS);
-}
-
-API CUresult cuStreamGetFlags(CUstream stream, unsigned *flags)
-{
-	COUNT;
-	*flags = own(stream) ? stream->flags : 0;
-	return COUNTED(SUCCESS);
-}
-
-API CUresult cuStreamGetId(CUstream stream, unsigned long long *id)
-{
-	COUNT;
-	*id = own(stream) ? stream->id : (uintptr_t)stream;
-	return COUNTED(SUCCESS);
-}
-
-API CUresult cuStreamGetCtx(CUstream stream, CUcontext *context)
-{
-	COUNT;
-	*context = own(stream) ? stream->context : current();
-	return COUNTED(SUCCESS);
-}
+BOTH(cuStreamSynchronize, _ptsz, (CUstream stream), synchronize(stream))
+BOTH(cuStreamQuery, _ptsz, (CUstream stream), stream_end(stream) > now() ? NOT_READY : SUCCESS)
+BOTH(cuStreamGetPriority, _ptsz, (CUstream stream, int *priority),
+     (*priority = own(stream) ? stream->priority : 0, SUCCESS))
+BOTH(cuStreamGetFlags, _ptsz, (CUstream stream, unsigned *flags), (*flags = own(stream) ? stream->flags : 0, SUCCESS))
+BOTH(cuStreamGetId, _ptsz, (CUstream stream, unsigned long long *id),
+     (*id = own(stream) ? stream->id : (uintptr_t)stream, SUCCESS))
+BOTH(cuStreamGetCtx, _ptsz, (CUstream stream, CUcontext *context),
+     (*context = own(stream) ? stream->context : current(), SUCCESS))
 
 /* The driver calls from a thread of its own and when the stream comes to it; here it is at once. */
-API CUresult cuStreamAddCallback(CUstream stream, void (*callback)(CUstream, CUresult, void *), void *data, unsigned flags)
-{
-	COUNT;
-	(void)flags;
-	callback(stream, SUCCESS, data);
-	return COUNTED(SUCCESS);
-}
+typedef void callback_of(CUstream, CUresult, void *);
+BOTH(cuStreamAddCallback, _ptsz, (CUstream stream, callback_of *callback, void *data, unsigned flags),
+     ((void)flags, callback(stream, SUCCESS, data), SUCCESS))
 
-API CUresult cuLaunchHostFunc(CUstream stream, void (*function)(void *), void *data)
+static CUresult call(CUstream stream, void (*function)(void *), void *data)
 {
-	COUNT;
 	if (!captured(stream, NODE_HOST))
 		function(data);
-	return COUNTED(SUCCESS);
+	return SUCCESS;
 }
+
+BOTH(cuLaunchHostFunc, _ptsz, (CUstream stream, void (*function)(void *), void *data), call(stream, function, data))
