@@ -27,11 +27,23 @@ _VRAM = re.compile(r"vram_([0-9]{1,10})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
+class KfdGpu:
+    """A node with a GPU or a partition of one: the id that names of files have, the driver's unique id (0: none), and
+    the labels of the GPU, which are empty where its card is not known.
+    """
+
+    id: int
+    unique_id: int
+    labels: Labels
+
+
+@dataclass(frozen=True, slots=True)
 class KfdTopology:
-    """GPUs by node, and by the id that names of files have; a GPU that is partitioned has several of both."""
+    """GPUs by node, by id, and in the order of the nodes; a GPU that is partitioned has several of each."""
 
     by_node: Mapping[int, Labels]
     by_id: Mapping[int, Labels]
+    gpus: tuple[KfdGpu, ...] = ()
 
 
 def present(sys: Path) -> bool:
@@ -50,13 +62,16 @@ def topology(sys: Path) -> KfdTopology:
     cards = {(sys / "class/drm" / card / "device").resolve().name: card for card in names(sys)}
     by_node: dict[int, Labels] = {}
     by_id: dict[int, Labels] = {}
+    gpus: list[KfdGpu] = []
     for folder in _numbered(sys / _FOLDER / "topology/nodes", MOST_NODES):
         if gpu_id := number(folder / "gpu_id"):  # 0 is a CPU
-            bus_id = _bus_id(sys, _properties(folder / "properties"))
-            if bus_id in cards:
-                labels = {"card": cards[bus_id], "pci_bus_id": bus_id}
+            found = _properties(folder / "properties")
+            bus_id = _bus_id(sys, found)
+            labels = {"card": cards[bus_id], "pci_bus_id": bus_id} if bus_id in cards else {}
+            if labels:
                 by_node[int(folder.name)] = by_id[gpu_id] = labels
-    return KfdTopology(by_node, by_id)
+            gpus.append(KfdGpu(gpu_id, found.get("unique_id", 0), labels))
+    return KfdTopology(by_node, by_id, tuple(gpus))
 
 
 def links(sys: Path, known: KfdTopology) -> Iterator[Sample]:
@@ -83,13 +98,23 @@ def processes(sys: Path, known: KfdTopology) -> Iterator[Sample]:
     """Yield what each process has of each GPU, of all its partitions together."""
     for folder in _numbered(sys / _FOLDER / "proc", MOST_PROCESSES):
         sizes: dict[str, tuple[Labels, int]] = {}
-        for file in entries(folder):
-            gpu = known.by_id.get(int(named[1])) if (named := _VRAM.fullmatch(file.name)) else None
-            size = number(file) if gpu else None
+        for gpu_id, size in memory(folder).items():
+            gpu = known.by_id.get(gpu_id)
             if gpu is not None and size is not None:
                 sizes[gpu["pci_bus_id"]] = gpu, size + sizes.get(gpu["pci_bus_id"], (gpu, 0))[1]
         for gpu, size in sizes.values():
             yield metrics.PROCESS_MEMORY.sample(size, {**gpu, "pid": folder.name})
+
+
+def used(sys: Path) -> Mapping[int, Mapping[int, int | None]]:
+    """Return the memory of each process by pid, as `memory` does."""
+    folders = _numbered(sys / _FOLDER / "proc", MOST_PROCESSES)
+    return {int(folder.name): memory(folder) for folder in folders}
+
+
+def memory(folder: Path) -> Mapping[int, int | None]:
+    """Return the bytes that a process has of each GPU that it may open, by the GPU's id; None where unreadable."""
+    return {int(named[1]): number(file) for file in entries(folder) if (named := _VRAM.fullmatch(file.name))}
 
 
 def _numbered(folder: Path, most: int) -> list[Path]:

@@ -96,7 +96,7 @@ class ProcessGpus:
         if pid not in self._visible:
             if len(self._visible) >= _MOST_REMEMBERED:
                 self._visible.clear()
-            environ = _environ(self._proc, pid)
+            environ = environment(self._proc, pid)
             if not environ:  # it has ended or keeps its memory map locked: its variables are unknown, not unset
                 return {}
             self._visible[pid] = visible(environ, self._inventory, nodes(self._proc, pid))
@@ -178,7 +178,7 @@ def _entry(entry: str, numbered: Sequence[GpuDevice], inventory: Inventory) -> G
     return matching[0] if len(matching) == 1 else None
 
 
-def _environ(proc: Path, pid: int) -> bytes:
+def environment(proc: Path, pid: int) -> bytes:
     """Return the environment block of a process, or nothing when the block cannot be read or is too large."""
     try:
         environ = process_memory.read(proc, pid, "environ", _ENVIRON_BYTES)
