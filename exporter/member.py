@@ -11,7 +11,7 @@ from exporter.model import Sample, Value
 
 LATER = frozenset(("comm", "container_id", "pod", "namespace", "container", "slurm_job_id"))
 """Labels of a process that may become known after its start: the kubelet names the pod of a container a while later."""
-GPU = frozenset(("gpu", "gpu_uuid"))
+GPU = frozenset(("gpu", "gpu_uuid", "card", "pci_bus_id"))
 """Labels of the only GPU of a process: known after its start, and unknown once the process uses a second GPU."""
 
 
@@ -80,7 +80,7 @@ def _staying(names: tuple[str, ...]) -> tuple[int, ...]:
 
 def gpus_agree(key: str, other: str) -> bool:
     """Return whether two series are of the same GPU, or one of them names no GPU."""
-    gpus = {_labels(it).get("gpu") or None for it in (key, other)}
+    gpus = {(of.get("gpu") or of.get("card")) or None for of in map(_labels, (key, other))}
     return len(gpus) == 1 or None in gpus
 
 

@@ -306,11 +306,16 @@ def test_counters_never_fall() -> None:
 
 IN_POD = {"pod": "a", "namespace": "n", "container_id": "c"}
 ON_GPU = {"gpu": "0", "gpu_uuid": "u"}
+ON_CARD = {"card": "card1", "pci_bus_id": "0000:c1:00.0"}
 
 
 @pytest.mark.parametrize("most", [1000, 10])
 @pytest.mark.parametrize(
-    ("before", "after"), [({}, IN_POD), ({}, ON_GPU), ({}, IN_POD | ON_GPU), (ON_GPU, {}), (ON_GPU, IN_POD)]
+    ("before", "after"),
+    [
+        *(({}, IN_POD), ({}, ON_GPU), ({}, IN_POD | ON_GPU), (ON_GPU, {}), (ON_GPU, IN_POD)),
+        *(({}, ON_CARD), (ON_CARD, {}), (ON_CARD, IN_POD)),
+    ],
 )
 @pytest.mark.parametrize("alone", [False, True])
 def test_labels_that_become_known(before: dict[str, str], after: dict[str, str], most: int, alone: bool) -> None:
