@@ -28,7 +28,7 @@ struct call {
 	__u64 start_ns;
 	__u64 arguments[3];
 	__u32 returning; /* of the library, when the call began; 0: its return is not seen */
-	__u32 zero;
+	__u32 device;	 /* for keys, in a probe that follows devices */
 };
 FLIGHTS(in_flight, struct call, 8192)
 MAP(hits, PERCPU_ARRAY, __u32, __u64, 256); /* by api, of all processes */
@@ -179,12 +179,14 @@ static __always_inline void add_io(struct io *to, __s64 bytes, __u64 ns)
 static __always_inline void count_error(const struct call *call, __s32 code)
 {
 	static const struct error none;
-	struct error_key key = {.tgid = call->thread.tgid, .code = code, .api = call->cookie.api};
+	struct error_key key = {
+	    .tgid = call->thread.tgid, .code = code, .api = call->cookie.api, .device = call->device};
 
 	add_error(shared_row(errors, key.tgid, &key, &none), bpf_ktime_get_ns());
 }
 
-/* A probe that has ABANDON(call), defined before this is included, runs it for a call that its thread ended in. */
+/* A probe that has ABANDON(call), defined before this is included, runs it for a call that its thread ended in; one that
+ * has LEFT(thread) for each thread that ends, or had this id before it ran another program. */
 THREAD_END
 int on_thread_end(void *ctx __attribute__((unused)))
 {
@@ -196,6 +198,9 @@ int on_thread_end(void *ctx __attribute__((unused)))
 		ABANDON(call);
 #endif
 	end_thread(in_flight, &thread);
+#ifdef LEFT
+	LEFT(&thread);
+#endif
 	return 0;
 }
 
@@ -206,6 +211,9 @@ EXEC int on_exec(struct bpf_raw_tracepoint_args *ctx)
 
 	thread.tid = tid_before_exec(ctx);
 	end_thread(in_flight, &thread);
+#ifdef LEFT
+	LEFT(&thread);
+#endif
 #ifdef REPLACED
 	REPLACED(thread.tgid);
 #endif
@@ -213,14 +221,14 @@ EXEC int on_exec(struct bpf_raw_tracepoint_args *ctx)
 }
 
 /* FORGET() is the object's program `forget`: rows of processes that have ended are dropped from calls in flight, with
- * FORGET(map) from a map of the probe's own too. */
+ * FORGET(drop_ended(map);) from a map of the probe's own too. */
 #define FORGET(...)                                                                                          \
 	SEC("raw_tp")                                                                                        \
 	int forget(void *ctx)                                                                                \
 	{                                                                                                    \
 		(void)ctx;                                                                                   \
 		drop_flights(in_flight);                                                                     \
-		__VA_OPT__(drop_ended(__VA_ARGS__);)                                                         \
+		__VA_ARGS__                                                                                  \
 		drop_ended(shares);                                                                          \
 		return 0;                                                                                    \
 	}

@@ -102,4 +102,4 @@ static __always_inline void returned(const struct call *call, __s64 result)
 }
 
 AT_CALLS(entered, returned)
-FORGET(handles)
+FORGET(drop_ended(handles);)

@@ -250,4 +250,4 @@ AT_RETURN(on_return)
 	return 0;
 }
 
-FORGET(active)
+FORGET(drop_ended(active);)

@@ -52,7 +52,8 @@ struct error_key {
 	__u32 tgid;
 	__s32 code;
 	__u8 api;
-	__u8 zero[3];
+	__u8 device;
+	__u8 zero[2];
 };
 struct error {
 	__u64 calls;

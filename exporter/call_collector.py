@@ -39,6 +39,7 @@ class ErrorKey(Protocol):
 
     api: int
     code: int
+    device: int
 
 
 class Error(Protocol):
@@ -65,6 +66,8 @@ class Rows:
     """The counts of one process: rows of maps, by the map's name and the key's bytes, each with key and value."""
 
     maps: dict[str, dict[bytes, tuple[Any, Any]]] = field(default_factory=dict)
+    gpus: Mapping[int, Labels] = field(default_factory=dict)
+    """Labels of the GPUs of the devices that keys have, in a probe that follows devices."""
 
     def of(self, name: CountedMap[K, V]) -> Iterable[tuple[K, V]]:
         """Return the keys and values of one map."""

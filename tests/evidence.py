@@ -53,6 +53,7 @@ FEATURES = {
     "NIXL transfers": "KV cache transfers",
     "UCX calls": "KV cache transfers",
     "HIP calls": "AMD's HIP",
+    "HIP work by GPU": "AMD's HIP",
     "functions of RDMA providers": "RDMA",
     "RDMA work and completions": "RDMA",
     "RDMA latency": "RDMA",

@@ -8,7 +8,8 @@
 struct api_key {
 	__u32 tgid;
 	enum api api;
-	__u8 zero[3];
+	__u8 device;
+	__u8 zero[2];
 };
 MAP(calls, HASH, struct api_key, __u64, 16384);
 MAP(waits, HASH, struct api_key, struct duration, 4096);
@@ -24,7 +25,8 @@ MAP(launches, PERCPU_HASH, struct api_key, struct launch, 2048);
 struct copy_key {
 	__u32 tgid;
 	enum direction direction;
-	__u8 zero[3];
+	__u8 device;
+	__u8 zero[2];
 };
 MAP(copies, HASH, struct copy_key, __u64, 4096);
 __u64 copies_unread = 0; /* successful copies of which the bytes are not known */
@@ -122,6 +124,9 @@ static __always_inline void prepare(struct pt_regs *ctx, const struct function *
 	case effect_copy_unsized:
 		call->arguments[0] = UNREAD;
 		break;
+	case effect_context:
+		lose_device(&call->thread, effect_context);
+		break;
 	default:
 		break;
 	}
@@ -130,7 +135,8 @@ static __always_inline void prepare(struct pt_regs *ctx, const struct function *
 static __always_inline void count_copy(const struct call *call)
 {
 	static const __u64 none;
-	struct copy_key key = {.tgid = call->thread.tgid, .direction = call->arguments[1]};
+	struct copy_key key = {
+	    .tgid = call->thread.tgid, .direction = call->arguments[1], .device = call->device};
 	__u64 *copied;
 
 	if (call->arguments[0] == UNREAD) {
@@ -152,7 +158,7 @@ static __always_inline void allocated(const struct call *call, const struct func
 	if (function->effect == effect_allocate_extent)
 		bytes = read_user(&made, call->arguments[0]) ? made[1] * call->arguments[2] : 0;
 	if (bytes) /* hipMalloc(&p, 0) succeeds and allocates nothing */
-		hold(call->thread.tgid, address, bytes, function->memory);
+		hold(call->thread.tgid, address, bytes, function->memory, call->device);
 }
 
 static __always_inline bool changes_memory(enum effect effect)
@@ -160,11 +166,14 @@ static __always_inline bool changes_memory(enum effect effect)
 	return (effect >= effect_allocate && effect <= effect_free) || effect == effect_reset;
 }
 
-/* A call did not return: its thread has ended in it, or left it by longjmp. What it did to memory is not known. */
+/* A call did not return: its thread has ended in it, or left it by longjmp. What it did is not known. */
 static void abandon(const struct call *call)
 {
-	if (changes_memory(functions[call->cookie.api].effect))
+	enum effect effect = functions[call->cookie.api].effect;
+
+	if (changes_memory(effect))
 		lose_sight(call->thread.tgid);
+	lose_device(&call->thread, effect);
 }
 
 UPROBE(on_enter)
@@ -181,21 +190,31 @@ UPROBE(on_enter)
 		return 0;
 	if (before)
 		left = (struct call){.thread = thread, .cookie = before->cookie};
-	if (!enter(ctx, &call))
+	function = &functions[cookie_of(ctx).api];
+	if (!enter(ctx, &call)) {
+		lose_device(&thread, function->effect);
 		return 0;
+	}
+	call.device = device_of_call(ctx, function->stream);
 	key.tgid = call.thread.tgid;
 	key.api = call.cookie.api;
+	key.device = call.device;
 	count = lookup_or_init(calls, &key, &none);
 	if (count)
 		add(count, 1);
-	function = &functions[call.cookie.api];
+	if (function->effect == effect_stream_destroy)
+		forget_stream(call.arguments[0]);
 	row = call.returning ? flight_of(in_flight, &call.thread) : NULL;
 	if (row && before)
 		abandon(&left);
-	if (row)
+	if (row) {
+		row->device = call.device;
 		prepare(ctx, function, row);
-	else if (changes_memory(function->effect))
+		return 0;
+	}
+	if (changes_memory(function->effect))
 		lose_sight(call.thread.tgid);
+	lose_device(&call.thread, function->effect);
 	return 0;
 }
 
@@ -215,6 +234,7 @@ AT_RETURN(on_return)
 	if (function->effect == effect_wait) {
 		key.tgid = call.thread.tgid;
 		key.api = call.cookie.api;
+		key.device = call.device;
 		add_duration(lookup_or_init(waits, &key, &none), bpf_ktime_get_ns() - call.start_ns);
 	} else if (function->effect == effect_free) {
 		if (code)
@@ -228,7 +248,11 @@ AT_RETURN(on_return)
 	} else if (function->effect >= effect_copy && function->effect <= effect_copy_unsized) {
 		count_copy(&call);
 	} else if (function->effect == effect_reset) {
-		lose_sight(call.thread.tgid); /* all of a device is freed, and of which is not followed */
+		reset_device(call.thread.tgid, call.device);
+	} else if (function->effect == effect_set_device) {
+		place(call.thread.tgid, call.thread.tid, device_of_ordinal(call.arguments[0]));
+	} else if (function->effect == effect_stream_create) {
+		made_stream(&call);
 	}
 	return 0;
 }
@@ -244,6 +268,7 @@ static __always_inline int count_launch(struct pt_regs *ctx, __u32 tgid)
 
 	if (passes_on(cookie.library))
 		return 0;
+	key.device = device_of_call(ctx, launch_streams[cookie.api]);
 	launch = lookup_or_init(launches, &key, &none);
 	if (seen)
 		add(seen, 1);
@@ -273,4 +298,12 @@ UPROBE(on_launch_of_one)
 	return is_linked(tgid) ? count_launch(ctx, tgid) : 0;
 }
 
-FORGET(live)
+FORGET(drop_ended(live); FORGET_DEVICES();)
+
+/* Run as `forget` is: a process was there before the probes. */
+SEC("raw_tp")
+int join(struct bpf_raw_tracepoint_args *ctx)
+{
+	add_streams(ctx->args[0], OLDER);
+	return 0;
+}

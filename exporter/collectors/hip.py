@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import struct
 from collections.abc import Collection, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
+from exporter.background.poller import Poller
 from exporter.bpf import process_links
 from exporter.bpf.hook import Hook
 from exporter.bpf.interposers import Interposers
@@ -15,12 +17,13 @@ from exporter.bpf.library import Library
 from exporter.bpf.passing import Passing, PassingProcesses
 from exporter.bpf.process_links import LinkedProcesses
 from exporter.bpf.process_user import user_of
-from exporter.call_collector import ERRORS, CallCollector, Rows, distribution, sample
+from exporter.call_collector import ERRORS, CallCollector, Rows, sample
 from exporter.governor.subject import Subject
 from exporter.hip import metrics
-from exporter.hip.codes import error_name
+from exporter.hip.gpus import HipGpus, read
 from exporter.hip.launches import HipLaunches
 from exporter.hip.records import CALLS, COPIES, LAUNCHES, PROCESSES, TOTALS, WAITS
+from exporter.hip.samples import Names, only_gpu, samples, used_by_device
 from exporter.ledger import Process
 from exporter.model import Metric, Sample
 from exporter.node import Node
@@ -70,6 +73,8 @@ class Hip(CallCollector):
     name, api = "hip", "HIP"
     counted = (PROCESSES, LAUNCHES, CALLS, ERRORS, WAITS, TOTALS, COPIES)
     coverable = re.compile(rf"(?!(?:{'|'.join(UNCOVERED)})$)(?:{_SOUNDS_LIKE})")
+    kfd_interval: ClassVar[float] = 10.0
+    """Seconds between two readings of which GPUs processes use."""
 
     def __init__(self, node: Node) -> None:
         super().__init__(node)
@@ -78,12 +83,25 @@ class Hip(CallCollector):
         """Of processes that may have made calls before all of a library was probed, the paths of the libraries."""
         self._mixed: set[int] = set()
         """Processes that ran another program, and had memory before that was noticed."""
+        self._first: dict[int, bool] = {}
+        """By process: true if all its threads were seen from their start on."""
+        self.kfd = Poller("hip kfd", partial(read, node.sys), self.kfd_interval)
+        """In a thread of its own, since amdkfd may block."""
+        self._gpus = HipGpus(node.proc, lambda: self.kfd.last.value)
+
+    def start(self) -> None:
+        super().start()
+        self.kfd.start()
+
+    def close(self) -> None:
+        self.kfd.close()
+        super().close()
 
     def _prepare(self) -> None:
         super()._prepare()
         self._interposers = Interposers(_NAMES, self._functions)
         self._launching = [api for name, api in self._functions.items() if "Launch" in function(name)]
-        self._memory, self._directions = (self._values_of(it) for it in ("memory", "direction"))
+        self._called = Names(self._function, self._values_of("memory"), self._values_of("direction"))
 
     def _values_of(self, enum: str) -> Mapping[int, str]:
         return {number: name.removeprefix(f"{enum}_") for name, number in self.object.types.enum(enum).items()}
@@ -111,6 +129,9 @@ class Hip(CallCollector):
     def process_started(self, pid: int, library: Library, from_first_call: bool) -> None:
         if not (from_first_call and self.returns):
             self._joined.setdefault(pid, set()).add(library.path)
+        if not from_first_call:
+            self.object.programs["join"].run(struct.pack("=Q", pid))
+        self._first[pid] = from_first_call and self._first.get(pid, True)
         super().process_started(pid, library, from_first_call)
 
     def processes_replaced(self, pids: Collection[int]) -> Collection[int]:
@@ -125,27 +146,44 @@ class Hip(CallCollector):
 
     def _read(self) -> Mapping[int, Rows]:
         seen = super()._read()
-        if self.watch:
-            for pid, rows in seen.items():
+        unsure = self._unsure()
+        for pid, rows in seen.items():
+            if self.watch:
                 self.launches.add(rows, self.watch.missed(pid))
+            first = self._first.get(pid, False) and pid not in unsure
+            rows.gpus = self._gpus.labels(pid, used_by_device(rows, self._called.memory), first)
         return seen
+
+    def _unsure(self) -> Collection[int]:
+        """Return the processes with threads of which the device found no room: these have the key of other threads."""
+        counted = self.object.globals()
+        if counted["devices_lost"]:
+            return self._first.keys()
+        if not counted["places_lost"]:
+            return ()
+        return {pid for pid, it in self.object.maps["devices"].items() if it.unsure}
 
     def _take(self, pids: Collection[int]) -> Mapping[int, Rows]:
         for key, value in self.object.maps[PROCESSES].items():
             held = value.own or value.missed > 1  # since exec: bpf/hip/memory.h
             if held and key.tgid in pids and os.access(f"{self.node.proc}/{key.tgid}", os.F_OK):
                 self._mixed.add(key.tgid)
+        unsure = self._unsure()
         taken = super()._take(pids)
-        if self.watch:
-            for pid in pids:
-                rows = taken.get(pid, Rows())
+        for pid in pids:
+            rows = taken.get(pid, Rows())
+            if self.watch:
                 self.launches.add(rows, self.watch.finish(pid, self.launches.last(pid, rows)))
+            first = self._first.get(pid, False) and pid not in unsure
+            rows.gpus = self._gpus.last(pid, used_by_device(rows, self._called.memory), first)
         return taken
 
     def _forget(self, pids: Collection[int]) -> None:
         self._unseen.difference_update(pids)
         for pid in pids:
             self._joined.pop(pid, None)
+            self._first.pop(pid, None)
+            self._gpus.forget(pid)
 
     def costs(self, pids: Collection[int]) -> Mapping[int, float]:
         return {}
@@ -162,7 +200,7 @@ class Hip(CallCollector):
                     self._joined.get(process.pid, set()) <= self.probes.passed_by(process.pid)
                 )
                 whole &= not self.watch or self.watch.whole(process.pid)
-                yield sample(process, metrics.SEEN_FROM_START, int(whole), {})
+                yield sample(process, metrics.SEEN_FROM_START, int(whole), only_gpu(process.activity))
 
     def _is_unseen(self, process: Process[Rows]) -> bool:
         """Return whether a call on memory was not seen, or may have been made while return probes were off."""
@@ -173,51 +211,4 @@ class Hip(CallCollector):
         return function(self._names[api])
 
     def _samples_of(self, process: Process[Rows]) -> Iterator[Sample]:
-        rows = process.activity
-        for key, calls in rows.of(CALLS):
-            yield sample(process, metrics.CALLS, calls, {"api": self._function(key.api)})
-        yield from self._launches_of(process)
-        yield from self._errors_of(process, metrics.ERRORS, metrics.LAST_ERROR, error_name)
-        for key, value in rows.of(WAITS):
-            yield sample(process, metrics.WAITED, distribution(value), {"api": self._function(key.api)})
-        for copy, copied in rows.of(COPIES):
-            yield sample(process, metrics.COPIED, copied, {"direction": self._directions[copy.direction]})
-        yield from self._memory_of(process)
-
-    def _launches_of(self, process: Process[Rows]) -> Iterator[Sample]:
-        calls: dict[str, int] = {}
-        launches: dict[Metric, int] = {}
-        last = 0
-        for key, value in process.activity.of(LAUNCHES):
-            name = self._function(key.api)
-            metric = metrics.GRAPH_LAUNCHES if "Graph" in name else metrics.LAUNCHES
-            if value.calls:
-                calls[name] = calls.get(name, 0) + value.calls
-                launches[metric] = launches.get(metric, 0) + value.calls
-            last = max(last, value.last_ns)
-        for name, count in calls.items():
-            yield sample(process, metrics.CALLS, count, {"api": name})
-        for metric, count in launches.items():
-            yield sample(process, metric, count, {})
-        if last:
-            yield sample(process, metrics.LAST_LAUNCH, self.node.clock.wall_ns(last) / 1e9, {})
-
-    def _memory_of(self, process: Process[Rows]) -> Iterator[Sample]:
-        unseen = self._is_unseen(process)
-        for key, it in process.activity.of(TOTALS):
-            labels = {"memory": self._memory[key.memory]}
-            if it.unmatched_frees:
-                yield sample(process, metrics.UNMATCHED_FREES, it.unmatched_frees, labels)
-            if not it.allocated:
-                continue
-            held = it.allocated - it.freed - it.implicit
-            at_end = max(0, held - it.untracked) if process.ended else 0
-            yield sample(process, metrics.ALLOCATED, it.allocated, labels)
-            yield sample(process, metrics.FREED, it.freed, labels)
-            yield sample(process, metrics.FREED, it.implicit + at_end, labels | {"implicit": "true"})
-            if it.untracked:
-                yield sample(process, metrics.UNTRACKED, it.untracked, labels)
-            if process.ended and not process.replaced:
-                yield sample(process, metrics.USED, 0, labels)
-            elif not unseen and not it.untracked:
-                yield sample(process, metrics.USED, max(0, held), labels)
+        return samples(process, self._called, self.node.clock.wall_ns, self._is_unseen(process))

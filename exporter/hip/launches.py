@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from exporter.call_collector import CountedMap, Function, Rows, V
 from exporter.governor.estimates import Counts, ProcessTally
 from exporter.governor.processes import cpu_seconds, cpu_times
 from exporter.governor.subject import LAUNCHES_FIRST, Prices, SubjectFile
-from exporter.hip.records import CALLS, LAUNCHES, Launch
+from exporter.hip.records import CALLS, LAUNCHES, ApiKey, Launch
 
 if TYPE_CHECKING:
     from exporter.bpf.maps import Map
@@ -19,12 +19,13 @@ HITS = CountedMap[Function, int]("process_hits")
 """The map of the hits of all probes but those of launches."""
 _TRIES = 2
 _Numbers = Sequence[tuple[Function, float]]
+F = TypeVar("F", bound=Function)
 
 
 class _Reading(NamedTuple):
     """Rows of some processes."""
 
-    launches: Sequence[tuple[Function, Launch]]
+    launches: Sequence[tuple[ApiKey, Launch]]
     calls: _Numbers
     hits: _Numbers
 
@@ -81,19 +82,19 @@ class HipLaunches:
         For None they are unknown; the time of the newest launch that was seen stays.
         """
         for key, value in rows.of(LAUNCHES):
-            value.calls = 0 if missed is None else value.calls + missed.get(key.api, 0)
+            value.calls = 0 if missed is None else value.calls + missed.get((key.device, key.api), 0)
 
     def _read(self, pids: Collection[int]) -> tuple[_Numbers, _Reading, _Numbers]:
         before = self._rows(CALLS, pids)
         launches, hits = self._rows(LAUNCHES, pids), self._rows(HITS, pids)
         return before, _Reading(launches, (), hits), self._rows(CALLS, pids)
 
-    def _rows(self, name: CountedMap[Function, V], pids: Collection[int]) -> list[tuple[Function, V]]:
+    def _rows(self, name: CountedMap[F, V], pids: Collection[int]) -> list[tuple[F, V]]:
         return [(key, value) for key, value in self._maps[name].items() if key.tgid in pids]
 
     def _tally(self, reading: _Reading, cpu: float) -> ProcessTally:
         return ProcessTally(
-            counts={key.api: value.calls for key, value in reading.launches},
+            counts={(key.device, key.api): value.calls for key, value in reading.launches},
             reference=sum(calls for _, calls in reading.calls),
             cost=sum(value.calls * self._price(key.api) for key, value in reading.launches),
             other=sum(hits * self._price(key.api) for key, hits in reading.hits),
@@ -110,5 +111,5 @@ def _went_on(reading: tuple[_Numbers, _Reading, _Numbers]) -> float:
     return sum(calls for _, calls in after) - sum(calls for _, calls in before)
 
 
-def _of(pid: int, rows: Sequence[tuple[Function, V]]) -> list[tuple[Function, V]]:
+def _of(pid: int, rows: Sequence[tuple[F, V]]) -> list[tuple[F, V]]:
     return [(key, value) for key, value in rows if key.tgid == pid]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from exporter.amdgpu.metrics import GPU
 from exporter.model import Kind, Metric
 
 ALLOCATED = Metric(
@@ -11,7 +12,7 @@ ALLOCATED = Metric(
     "memory of hipMemCreate, memory that graphs allocate, and the runtime's own, is not seen.",
     Kind.COUNTER,
     "By",
-    labels=("memory",),
+    labels=(*GPU, "memory"),
     process=True,
 )
 FREED = Metric(
@@ -20,7 +21,7 @@ FREED = Metric(
     "or the address was allocated once more. The sum over implicit is all freed memory, except untracked memory.",
     Kind.COUNTER,
     "By",
-    labels=("memory", "implicit"),
+    labels=(*GPU, "memory", "implicit"),
     process=True,
 )
 USED = Metric(
@@ -28,10 +29,10 @@ USED = Metric(
     "Bytes allocated and not freed, as the probes saw them; allocations older than the probes are missing. Absent "
     "where a part is untracked, a call found no room in the table of calls in flight or was made on a signal stack "
     "inside another call, a call did not return (longjmp, a cancelled thread), return probes were off for a while, "
-    "another program replaced the process's program (exec), or hipDeviceReset was called.",
+    "another program replaced the process's program (exec), or hipDeviceReset was called for the device.",
     Kind.GAUGE,
     "By",
-    labels=("memory",),
+    labels=(*GPU, "memory"),
     process=True,
 )
 UNTRACKED = Metric(
@@ -40,7 +41,7 @@ UNTRACKED = Metric(
     "its share of it. Included in the allocations, but not in the frees.",
     Kind.COUNTER,
     "By",
-    labels=("memory",),
+    labels=(*GPU, "memory"),
     process=True,
 )
 UNMATCHED_FREES = Metric(
@@ -48,7 +49,7 @@ UNMATCHED_FREES = Metric(
     "Successful frees without a seen allocation: memory older than the probes, of another process, or untracked. "
     "`memory` is the kind that the called function usually frees.",
     Kind.COUNTER,
-    labels=("memory",),
+    labels=(*GPU, "memory"),
     process=True,
 )
 SEEN_FROM_START = Metric(
@@ -58,6 +59,7 @@ SEEN_FROM_START = Metric(
     "gpu_hip_memory_usage_bytes is absent: memory of unseen calls is in no metric. 0 also if an unknown number of "
     "launches is in no count (--overhead.max-ratio).",
     Kind.GAUGE,
+    labels=GPU,
     process=True,
 )
 CALLS = Metric(
@@ -65,7 +67,7 @@ CALLS = Metric(
     "Calls by function, failed calls included. A call that one HIP function makes to another is not counted, unless "
     "return probes may not be used or the table of calls in flight is full.",
     Kind.COUNTER,
-    labels=("api",),
+    labels=(*GPU, "api"),
     process=True,
 )
 ERRORS = Metric(
@@ -73,7 +75,7 @@ ERRORS = Metric(
     "Calls that returned an error, by its number (code) and its constant in HIP's headers (error; absent where there "
     "is none). Errors that launches return are not seen. Absent where return probes may not be used.",
     Kind.COUNTER,
-    labels=("api", "code", "error"),
+    labels=(*GPU, "api", "code", "error"),
     process=True,
 )
 LAST_ERROR = Metric(
@@ -81,7 +83,7 @@ LAST_ERROR = Metric(
     "Unix time of the newest call that returned this error.",
     Kind.GAUGE,
     "s",
-    labels=("api", "code", "error"),
+    labels=(*GPU, "api", "code", "error"),
     process=True,
 )
 LAUNCHES = Metric(
@@ -89,12 +91,14 @@ LAUNCHES = Metric(
     "Kernel launch calls, failed calls included: launches requested, not kernels that the GPU has run. A launch on "
     "several devices is one call. Kernels of graphs are not counted.",
     Kind.COUNTER,
+    labels=GPU,
     process=True,
 )
 GRAPH_LAUNCHES = Metric(
     "gpu.hip.graph.launch.calls",
     "Graph launch calls, failed calls included: one each, however many kernels the graph has.",
     Kind.COUNTER,
+    labels=GPU,
     process=True,
 )
 LAST_LAUNCH = Metric(
@@ -102,6 +106,7 @@ LAST_LAUNCH = Metric(
     "Unix time of the newest call that launched a kernel or a graph.",
     Kind.GAUGE,
     "s",
+    labels=GPU,
     process=True,
 )
 COPIED = Metric(
@@ -111,7 +116,7 @@ COPIED = Metric(
     "seen. Absent where return probes may not be used.",
     Kind.COUNTER,
     "By",
-    labels=("direction",),
+    labels=(*GPU, "direction"),
     process=True,
 )
 WAITED = Metric(
@@ -120,7 +125,7 @@ WAITED = Metric(
     "may not be used.",
     Kind.HISTOGRAM,
     "s",
-    labels=("api",),
+    labels=(*GPU, "api"),
     process=True,
 )
 COPIES_UNREAD = Metric(

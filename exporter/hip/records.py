@@ -7,16 +7,30 @@ from typing import Protocol
 from exporter.call_collector import CountedMap, Duration, Function
 
 
+class ApiKey(Function, Protocol):
+    """struct api_key."""
+
+    device: int
+
+
 class CopyKey(Protocol):
     """struct copy_key."""
 
     direction: int
+    device: int
 
 
 class TotalKey(Protocol):
     """struct total_key."""
 
     memory: int
+    device: int
+
+
+class Devices(Protocol):
+    """struct devices: of a process."""
+
+    unsure: int
 
 
 class Process(Protocol):
@@ -43,11 +57,12 @@ class Total(Protocol):
     implicit: int
     untracked: int
     unmatched_frees: int
+    resets: int
 
 
 PROCESSES = CountedMap[object, Process]("processes")
-LAUNCHES = CountedMap[Function, Launch]("launches")
-CALLS = CountedMap[Function, int]("calls")
-WAITS = CountedMap[Function, Duration]("waits")
+LAUNCHES = CountedMap[ApiKey, Launch]("launches")
+CALLS = CountedMap[ApiKey, int]("calls")
+WAITS = CountedMap[ApiKey, Duration]("waits")
 TOTALS = CountedMap[TotalKey, Total]("totals")
 COPIES = CountedMap[CopyKey, int]("copies")

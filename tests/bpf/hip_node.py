@@ -60,6 +60,12 @@ class HipScript(Script):
         self.run(PRELUDE.replace("EXTENDED", extended))
 
 
+class Hasty(Hip):
+    """Soon sees what amdkfd lists."""
+
+    kfd_interval = 0.05
+
+
 class Narrow(Hip):
     """With room for few allocations."""
 
@@ -70,6 +76,8 @@ class Narrow(Hip):
         return {"live_most": 64}
 
 
-def observe(kind: type[Hip] = Hip, governor: Governor | None = None) -> AbstractContextManager[Observed]:
+def observe(
+    kind: type[Hip] = Hip, governor: Governor | None = None, sys: Path = Path("/sys")
+) -> AbstractContextManager[Observed]:
     """The collector, attached to what runs and what comes; soon detached from what earlier tests used."""
-    return running(kind, FLAGS, grace=1.0, shared={"governor": governor or Governor(0)})
+    return running(kind, FLAGS, grace=1.0, shared={"governor": governor or Governor(0), "sys": sys})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -142,7 +142,7 @@ def test_names_and_numbers_are_those_of_the_header(release: Rocm) -> None:
 def copies() -> Iterator[tuple[str, int, int | None, int | None]]:
     """Functions that copy, and which arguments have their bytes, height and kind."""
     for variant, what, name, at, kind in COPY.findall(FUNCTIONS.read_text()):
-        found = int(at), int(at) + 1 if what == "COPIES_ROWS" else None, int(kind) if kind else None
+        found = int(at), int(at) + 1 if what.startswith("COPIES_ROWS") else None, int(kind) if kind else None
         for suffix in ("", "_spt") if variant else ("",):
             yield name + suffix, *found
 
@@ -168,3 +168,33 @@ def test_arguments_are_those_of_the_header(release: Rocm) -> None:
         assert re.fullmatch(r"size_t (sizeBytes|count|ByteCount|width)", header[name][at]), name
         assert not height or "size_t height" == header[name][height], name
         assert not kind or header[name][kind].startswith("hipMemcpyKind kind"), name
+
+
+PLACED = re.compile(r"\bF(?:\(|, )(hip\w+),[^\n]*STREAM_AT\((\d+)\)")
+"""A function in bpf/hip/functions.h with the argument that its stream is."""
+
+
+def streams() -> Mapping[str, int]:
+    """The functions with a stream, and which argument it is, with two values of 12 bytes as two arguments each."""
+    text = FUNCTIONS.read_text()
+    found = {name: int(at) for name, at in PLACED.findall(text)}
+    for variant, what, name, at, kind in COPY.findall(text):
+        if what.endswith("_ASYNC"):
+            for suffix in ("", "_spt") if variant else ("",):
+                found[name + suffix] = int(kind or at) + 1
+    return found
+
+
+@releases
+def test_streams_are_those_of_the_header(release: Rocm) -> None:
+    """Streams stand where bpf/hip/functions.h has them, and no other copy, launch, wait or allocation has one."""
+    header = {
+        name: [part for it in listed for part in ([it, it] if it.startswith("dim3") else [it])]
+        for name, listed in arguments(release).items()
+    }
+    present = {name: at for name, at in streams().items() if name in header}
+    assert len(present) > 20
+    assert {} == {name: at for name, at in present.items() if not header[name][at].startswith("hipStream_t ")}
+    placed = {name for name, listed in header.items() if any(it.startswith("hipStream_t ") for it in listed)}
+    others = {"hipFreeAsync", "hipMallocFromPoolAsync", "hipStreamDestroy"}  # of the memory, the pool, the thread
+    assert placed & probed() - present.keys() <= others

@@ -38,8 +38,10 @@ typedef struct {
 _Static_assert(sizeof(hip_Memcpy2D) == 128, "hip_Memcpy2D");
 
 #define PITCH 256
+#define DEVICES 4
+enum { INVALID_VALUE = 1, INVALID_DEVICE = 101 };
 
-static __thread int failure;
+static __thread int failure, current;
 static __thread uint64_t stall;
 
 /* Makes the next call of this thread fail. */
@@ -89,10 +91,55 @@ static int freeing(void *at)
 	return code;
 }
 
+hipError_t hipSetDevice(int device)
+{
+	int code = failing();
+
+	if (code)
+		return code;
+	if (device < 0 || device >= DEVICES)
+		return INVALID_DEVICE;
+	current = device;
+	return 0;
+}
+
+hipError_t hipGetDevice(int *device)
+{
+	*device = current;
+	return failing();
+}
+
+/* A context is the device's number + 1. */
+hipError_t hipCtxSetCurrent(void *ctx)
+{
+	int code = failing();
+
+	if (!code && ctx)
+		current = (int)(uintptr_t)ctx - 1;
+	return code;
+}
+
+hipError_t hipStreamCreate(hipStream_t *stream)
+{
+	return allocating(stream, 32);
+}
+
+hipError_t hipStreamCreateWithFlags(hipStream_t *stream, unsigned flags)
+{
+	(void)flags;
+	return allocating(stream, 32);
+}
+
+hipError_t hipStreamDestroy(hipStream_t stream)
+{
+	return stream ? freeing(stream) : INVALID_VALUE;
+}
+
 /* clang-format off */
 hipError_t hipMalloc(void **at, size_t size) { return allocating(at, size); }
 hipError_t hipExtMallocWithFlags(void **at, size_t size, unsigned flags) { (void)flags; return allocating(at, size); }
 hipError_t hipMallocManaged(void **at, size_t size, unsigned flags) { (void)flags; return allocating(at, size); }
+hipError_t hipMallocFromPoolAsync(void **at, size_t size, void *pool, hipStream_t stream) { (void)pool, (void)stream; return allocating(at, size); }
 hipError_t hipMallocAsync(void **at, size_t size, hipStream_t stream) { (void)stream; return allocating(at, size); }
 hipError_t hipHostMalloc(void **at, size_t size, unsigned flags) { (void)flags; return allocating(at, size); }
 hipError_t hipMemAllocHost(void **at, size_t size) { return hipHostMalloc(at, size, 0); }
@@ -186,6 +233,24 @@ hipError_t hipModuleLaunchKernel(void *function, unsigned gx, unsigned gy, unsig
 hipError_t _Z24hipExtModuleLaunchKernelP18ihipModuleSymbol_tjjjjjjmP12ihipStream_tPPvS4_P11ihipEvent_tS6_j(
     void *function, uint32_t gx, uint32_t gy, uint32_t gz, uint32_t lx, uint32_t ly, uint32_t lz,
     size_t shared, hipStream_t stream, void **params, void **extra, void *start, void *stop, uint32_t flags)
+{
+	return failing();
+}
+
+typedef struct {
+	dim3 blocks, threads;
+	size_t shared;
+	hipStream_t stream;
+	void *attributes;
+	unsigned count;
+} hipLaunchConfig_t;
+
+hipError_t hipLaunchKernelExC(const hipLaunchConfig_t *config, const void *function, void **args)
+{
+	return failing();
+}
+
+hipError_t hipExtLaunchMultiKernelMultiDevice(void *launches, int count, unsigned flags)
 {
 	return failing();
 }

@@ -27,7 +27,7 @@ class Map:
     def items(self) -> list[tuple[Any, Any]]:
         if self._more and (more := self._more.pop(0)):
             self._rows = {key: value + more for key, value in self._rows.items()}
-        return [(SimpleNamespace(tgid=tgid, api=api), value) for (tgid, api), value in self._rows.items()]
+        return [(SimpleNamespace(tgid=tgid, api=api, device=0), value) for (tgid, api), value in self._rows.items()]
 
 
 def launched(calls: int) -> SimpleNamespace:
@@ -54,7 +54,7 @@ def test_tallies() -> None:
     """Launches by function, the other calls as their reference, and hits of nested calls in the cost of the others."""
     found = made().tallies([1, 2, 9])
     assert {1, 2} == found.keys()
-    assert {LAUNCH: 100, GRAPH: 10} == found[1].counts
+    assert {(0, LAUNCH): 100, (0, GRAPH): 10} == found[1].counts
     assert (50, 61.0) == (found[1].reference, found[1].cpu)
     assert pytest.approx(100e-6 + 20e-6) == found[1].cost
     assert pytest.approx(21 * 3e-6 + 33 * 4e-6) == found[1].other
@@ -74,20 +74,20 @@ def test_the_cost_of_all_launches() -> None:
 
 
 def rows_of(**maps: Mapping[int, Any]) -> Rows:
-    """Rows of process 1 by map and function."""
+    """Rows of process 1 by map and function, each on the device with the function's number."""
     return Rows(
         {
-            name: {bytes([api]): (SimpleNamespace(tgid=1, api=api), value) for api, value in rows.items()}
+            name: {bytes([api]): (SimpleNamespace(tgid=1, api=api, device=api), value) for api, value in rows.items()}
             for name, rows in maps.items()
         }
     )
 
 
 def test_estimates_are_added() -> None:
-    """To each function that was seen; what is not known has no number, and other calls stay."""
+    """To each function and device that was seen; what is not known has no number, and other calls stay."""
     rows = rows_of(launches={LAUNCH: launched(100), GRAPH: launched(2)}, calls={COPY: 20})
     subject = made()
-    subject.add(rows, {LAUNCH: 900})
+    subject.add(rows, {(LAUNCH, LAUNCH): 900, (LAUNCH, GRAPH): 50})
     assert [(LAUNCH, 1000), (GRAPH, 2)] == [(key.api, value.calls) for key, value in rows.of("launches")]
     subject.add(rows, None)
     assert {(LAUNCH, 0), (GRAPH, 0)} == {(key.api, value.calls) for key, value in rows.of("launches")}
@@ -98,4 +98,4 @@ def test_the_last_tally() -> None:
     """Of a process that has ended counts are those that were removed, and CPU time is what was read last."""
     last = made().last(1, rows_of(launches={LAUNCH: launched(100)}, calls={COPY: 20, WAIT: 3}))
     found = last(ProcessTally({}, 0, 0, 0, 7.0))
-    assert ({LAUNCH: 100}, 23, 7.0) == (found.counts, found.reference, found.cpu)
+    assert ({(LAUNCH, LAUNCH): 100}, 23, 7.0) == (found.counts, found.reference, found.cpu)
