@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from exporter.bpf import process_links
 from exporter.governor import files
 from exporter.governor.governor import Governor
+from exporter.hip.records import LAUNCHES as LAUNCH_ROWS
 from tests.bpf.hip_node import CALLS, LAUNCHES, observe
 from tests.bpf.observed import Observed
 from tests.bpf.working_job import HIP, Job, background
@@ -23,6 +25,12 @@ pytestmark = [
 ]
 
 BOUND = 0.01
+TURNS = replace(
+    HIP,
+    declarations=HIP.declarations + " int hipSetDevice(int);",
+    wait=f"{{ static int at; hipSetDevice(at ^= 1); }} {HIP.wait}",
+)
+"""Launches on two devices in turns."""
 
 
 @contextmanager
@@ -50,13 +58,34 @@ def hits(observed: Observed) -> int:
     return seen
 
 
-def throttle(observed: Observed, running: Job) -> None:
-    """Launch until launches are in windows."""
+def in_windows(observed: Observed, running: Job) -> None:
+    """Work until launches are in windows; they are while it works on."""
     for _ in range(60):
         if level(observed, running) == 1:
             return
         running.work(0.5, waits=True)
     pytest.fail("launches are not in windows")  # not asserted after the loop: without work the level falls again
+
+
+def by_device(observed: Observed, running: Job) -> dict[int, int]:
+    """Launches by the device in keys, with those estimated."""
+    [process] = [it for it in observed.collector.ledger.processes() if it.pid == running.process.pid]
+    return {key.device: value.calls for key, value in process.activity.of(LAUNCH_ROWS)}
+
+
+def test_windows_of_two_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Launches between windows are estimated for the device of those within: half of them each."""
+    monkeypatch.setattr(files, "CYCLE_SECONDS", 0.5)
+    with Job(TURNS, tmp_path) as running, governed(running, BOUND) as observed:
+        running.work(0.5, waits=True)
+        in_windows(observed, running)
+        before = by_device(observed, running)
+        stretch = running.work(4, waits=True)
+        until(lambda: level(observed, running) == 0, "all launches are counted again")
+        after = by_device(observed, running)
+        assert {1, 2} == after.keys() - {0} and after.get(0, 0) == before.get(0, 0)
+        for device in (1, 2):
+            assert after[device] - before[device] == pytest.approx(stretch.calls / 2, rel=0.15)
 
 
 def test_launches_in_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +99,7 @@ def test_launches_in_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             assert every.calls == counted(observed, running)
             assert level(observed, running) is None
         with governed(running, BOUND) as observed:
-            throttle(observed, running)
+            in_windows(observed, running)
             running.work(3, waits=True)
             seen = hits(observed)
             stretch = running.work(4, waits=True)
@@ -95,7 +124,7 @@ def test_jobs_beside_one_in_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(files, "CYCLE_SECONDS", 0.5)
     with Job(HIP, tmp_path) as running, Job(HIP, tmp_path) as other, governed(running, BOUND) as observed:
         until(lambda: observed.attached(other.process.pid, {str(other.library)}), "attached")
-        throttle(observed, running)
+        in_windows(observed, running)
         with background(running, waits=True), Job(HIP, tmp_path) as late:
             little = other.work(2, pause_us=100_000)
             assert little.total == counted(observed, other)

@@ -21,16 +21,19 @@ class Dim3(ctypes.Structure):
 def main() -> None:
     hip, memory, held, one = ctypes.CDLL(sys.argv[1]), ctypes.create_string_buffer(BYTES), c_void_p(), Dim3(1, 1, 1)
     time.sleep(3)  # until the library is probed: bytes from before are in no series
+    stream = c_void_p()
+    hip.hipSetDevice(0)
+    hip.hipStreamCreate(byref(stream))
     hip.hipMalloc(byref(held), c_size_t(16 * BYTES))
     hip.hipHostMalloc(byref(c_void_p()), c_size_t(BYTES), 0)
     hip.standin_stall(c_uint64(1_000_000))
     while True:
         hip.hipMemcpyHtoD(held, memory, c_size_t(BYTES))
-        hip.hipMemcpyDtoHAsync(memory, held, c_size_t(4096), None)
+        hip.hipMemcpyDtoHAsync(memory, held, c_size_t(4096), stream)
         for _ in range(10):
-            hip.hipLaunchKernel(None, one, one, None, c_size_t(0), None)
-        hip.hipGraphLaunch(None, None)
-        hip.hipStreamSynchronize(None)
+            hip.hipLaunchKernel(None, one, one, None, c_size_t(0), stream)
+        hip.hipGraphLaunch(None, stream)
+        hip.hipStreamSynchronize(stream)
         more = c_void_p()
         hip.hipMalloc(byref(more), c_size_t(BYTES))
         hip.hipFree(more)
