@@ -38,7 +38,7 @@ class Declared:
         return sizing.entries(self.kind, self.entries, processors)
 
     def memory(self, processors: int) -> int:
-        """Return the bytes that the kernel takes when the object is loaded, but for a kilobyte of the map itself."""
+        """Return the bytes that the kernel takes at load, but for a kilobyte or two of the map itself."""
         rows = self.on(processors)
         if self.kind == RINGBUF:
             return rows + _RING_PAGES * _PAGE + (_RING_PAGES + 2 * rows // _PAGE) * _POINTER

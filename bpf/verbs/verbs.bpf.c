@@ -28,7 +28,9 @@ AT_RETURN(poll_cq_return)
 	if (!call || call->call || !is_return_of(call->sp, ctx))
 		return 0;
 	if (completed > 0 &&
-	    !bpf_probe_read_user(&seen.from.context, sizeof(seen.from.context), (void *)call->cq)) {
+	    bpf_probe_read_user(&seen.from.context, sizeof(seen.from.context), (void *)call->cq)) {
+		add(&completions_unread, completed);
+	} else if (completed > 0) {
 		seen.from.tgid = thread.tgid;
 		seen.at = call->wc;
 		seen.cq = call->cq;

@@ -12,7 +12,7 @@ from exporter.bpf.libbpf import Object
 from exporter.bpf.native import library
 from tests.map_memory import declared, taken
 
-OF_THE_MAP = 1024
+OF_THE_MAP = 2048
 """The most that the kernel's description of a map takes, besides its rows."""
 OBJECTS = sorted(Path("exporter/bpf/objects", platform.machine()).glob("*.bpf.o"))
 

@@ -300,11 +300,12 @@ static int crowd(int qp, int threads)
 	return bad;
 }
 
-static volatile int polling;
-static void *poll_on(void *sum)
+static volatile int polling, polled;
+static void *poll_on(void *unused)
 {
+	(void)unused;
 	while (polling)
-		*(int *)sum += poll_once(1);
+		__sync_fetch_and_add(&polled, poll_once(1));
 	return NULL;
 }
 
@@ -312,23 +313,22 @@ static void *poll_on(void *sum)
 static int compete(int threads, int requests, int same)
 {
 	pthread_t ids[16];
-	int seen[16] = {0}, all = 0;
 
 	polling = 1;
+	polled = 0;
 	for (int i = 0; i < threads; i++)
-		pthread_create(&ids[i], NULL, poll_on, &seen[i]);
+		pthread_create(&ids[i], NULL, poll_on, NULL);
 	for (int i = 0; i < requests; i += 10) {
 		post(BEFORE, 10, IBV_WR_RDMA_WRITE, 1, 10, 1, same);
 		complete(10, 0);
 		usleep(100);
 	}
-	usleep(200000);
+	for (int i = 0; i < 60000 && polled < requests; i++)
+		usleep(1000);
 	polling = 0;
-	for (int i = 0; i < threads; i++) {
+	for (int i = 0; i < threads; i++)
 		pthread_join(ids[i], NULL);
-		all += seen[i];
-	}
-	return all;
+	return polled;
 }
 
 /* Posts and completes in turn, so many times; nanoseconds for each turn. */
