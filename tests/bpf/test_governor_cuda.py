@@ -13,7 +13,7 @@ from exporter.governor import files
 from exporter.governor.governor import Governor
 from tests.bpf.cuda_node import observe
 from tests.bpf.observed import Observed
-from tests.bpf.working_job import CUDA, Job, background
+from tests.bpf.working_job import CUDA, Job, Stretch, background
 from tests.support import until
 
 pytestmark = [
@@ -119,17 +119,21 @@ def test_a_job_that_starts_beside_one_in_windows(tmp_path: Path, monkeypatch: py
         throttle(observed, running, 0, waits=True)
         with background(running, waits=True):
             late = jobs.enter_context(job(tmp_path))
-            made = late.work(1, own=3000, pause_us=10_000).calls
-            until(lambda: shown(observed, late)[0] is not None, "its launches are known")
+
+            def launch() -> Stretch:
+                return late.work(0.5, own=3000, pause_us=10_000)
+
+            until(lambda: launch() and shown(observed, late)[0] is not None, "its launches are known")
+            before = launch().total
             calls, whole = shown(observed, late)
-            assert (made, 1) == (calls, whole) or 0 == whole
-            stretch = late.work(3, own=3000, pause_us=10_000)
+            assert (before, 1) == (calls, whole) or 0 == whole
             if alone:
-                assert (calls + stretch.calls, whole) == shown(observed, late)
+                made = launch().calls
+                assert (calls + made, whole) == shown(observed, late)
             else:
-                until(lambda: shown(observed, late)[0] > calls, "estimated")
+                until(lambda: launch() and shown(observed, late)[0] > calls, "estimated")
             assert level(observed, running) == 1
         until(lambda: level(observed, running) == 0, "all launches are counted again")
         calls, whole = shown(observed, late)
-        stretch = late.work(1, own=3000, pause_us=10_000)
-        assert (calls + stretch.calls, whole) == shown(observed, late)
+        made = launch().calls
+        assert (calls + made, whole) == shown(observed, late)
