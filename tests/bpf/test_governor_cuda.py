@@ -131,9 +131,10 @@ def test_a_job_that_starts_beside_one_in_windows(tmp_path: Path, monkeypatch: py
                 made = launch().calls
                 assert (calls + made, whole) == shown(observed, late)
             else:
-                until(lambda: launch() and shown(observed, late)[0] > calls, "estimated")
+                until(lambda: launch() and shown(observed, late)[0] != calls, "estimated, or unknown on a busy machine")
             assert level(observed, running) == 1
         until(lambda: level(observed, running) == 0, "all launches are counted again")
         calls, whole = shown(observed, late)
+        assert calls is not None
         made = launch().calls
         assert (calls + made, whole) == shown(observed, late)
