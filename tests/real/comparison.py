@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from deploy.demo.summary import Scrape
@@ -42,7 +43,10 @@ def seen(page: Scrape, pid: int, layer: str = "driver") -> Numbers:
 
 
 def counted(counts: Counts, layer: str = "driver", calls: Counts | None = None) -> Numbers:
-    """The same by the soft GPU's own counts: memory and copies are the driver's, `calls` may be the runtime's."""
+    """The same by the soft GPU's own counts: memory and copies are the driver's, `calls` may be the runtime's.
+
+    A copy that a capture records counts once, then.
+    """
     functions = (calls or counts).functions
     subjects: Mapping[str, Mapping[str, float]] = {
         "launches": {layer: sum(row.calls for name, row in functions.items() if name in _KERNELS)},
@@ -51,7 +55,7 @@ def counted(counts: Counts, layer: str = "driver", calls: Counts | None = None) 
         "errors": {name: row.failures for name, row in functions.items() if name in _COUNTED},
         "waits": {name: row.calls for name, row in functions.items() if name in _WAITING},
         "memory": counts.memory,
-        "copies": counts.copied,
+        "copies": Counter(counts.copied) + Counter(counts.recorded),
     }
     return _without_zeros(subjects)
 

@@ -154,14 +154,16 @@ _SGLANG_NEEDS = (
     ),
     *("py-spy", "python-multipart", "pyzmq", "regex", "requests", "scipy", "setproctitle", "tiktoken", "uvicorn"),
     *("uvloop", "watchfiles", "xxhash", "zstandard"),
+    *("nvidia-cuda-nvcc==13.0.88", "nvidia-cuda-crt==13.0.88", "nvidia-nvvm==13.0.88", "nvidia-cuda-cccl==13.0.85"),
 )
 SGLANG = Release(
     "SGLang 0.5.23 (PyTorch 2.14.1)",
     _SGLANG_NEEDS,
     13,
-    2.9,
+    3.4,
     "import sglang",
     runtime=True,
+    cublas=True,
     alone=("sglang==0.5.23", "sglang-kernel==0.4.10"),
     base=TORCH[0],
 )

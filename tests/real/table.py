@@ -31,9 +31,9 @@ statically linked runtime (cuBLAS, cuDNN, newer NCCL, the wheels of CuPy 14). Py
 each product of matrices is the launch of one kernel, and nothing is multiplied. XLA, which compiles nothing without
 cuDNN, has a stand-in that offers only a handle.
 
-SGLang starts on the simulated GPU, loads a model and reserves its KV cache, until it creates a handle of cuBLAS.
-vLLM runs whole, on processors instead of a GPU: its server, its engine and a model of random weights. Requests and
-tokens are those that vLLM and its clients count.
+SGLang runs whole on the simulated GPU: its server, scheduler, CUDA graphs, kernels that Triton and nvcc compile, and a
+model of random weights. Its tokens are what memory holds that no kernel has written. vLLM runs whole, on processors
+instead of a GPU. Requests and tokens are those that the servers themselves and their clients count.
 
 | software | program | equal on both sides | ran |
 |---|---|---|---|

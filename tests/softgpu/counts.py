@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 _ROW = struct.Struct("=56sQQq")
-_MEMORY, _GPU, _COPIED = "memory ", "gpu ", "copied "
+_MEMORY, _GPU, _COPIED, _RECORDED = "memory ", "gpu ", "copied ", "recorded "
 
 
 class Count(NamedTuple):
@@ -52,7 +52,15 @@ class Counts:
     @property
     def copied(self) -> dict[str, int]:
         """Bytes copied, by direction and host memory: "h2d pinned", "d2d"."""
-        return {name.removeprefix(_COPIED): row.bytes for name, row in self._rows.items() if name.startswith(_COPIED)}
+        return self._bytes(_COPIED)
+
+    @property
+    def recorded(self) -> dict[str, int]:
+        """The same of copies that the capture of a stream recorded."""
+        return self._bytes(_RECORDED)
+
+    def _bytes(self, kind: str) -> dict[str, int]:
+        return {name.removeprefix(kind): row.bytes for name, row in self._rows.items() if name.startswith(kind)}
 
     @property
     def missing(self) -> list[str]:

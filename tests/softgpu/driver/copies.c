@@ -23,18 +23,19 @@ static enum direction direction_of(uint64_t to, uint64_t from)
 	return on_device ? (of_device ? D2D : H2D) : of_device ? D2H : UNSAID;
 }
 
-static void note(enum direction direction, uint64_t to, uint64_t from, uint64_t bytes)
+/* That bytes were copied, or that a capture recorded a copy of theirs. */
+static void note(const char *what, enum direction direction, uint64_t to, uint64_t from, uint64_t bytes)
 {
-	char name[56] = "copied d2d";
+	char name[56];
 
 	if (direction == UNSAID)
 		direction = direction_of(to, from);
 	if (direction == H2D)
-		snprintf(name, sizeof(name), "copied h2d %s", host_kind(from));
+		snprintf(name, sizeof(name), "%s h2d %s", what, host_kind(from));
 	else if (direction == D2H)
-		snprintf(name, sizeof(name), "copied d2h %s", host_kind(to));
-	else if (direction == UNSAID)
-		snprintf(name, sizeof(name), "copied h2h");
+		snprintf(name, sizeof(name), "%s d2h %s", what, host_kind(to));
+	else
+		snprintf(name, sizeof(name), "%s %s", what, direction == UNSAID ? "h2h" : "d2d");
 	add_bytes(name, 1, bytes);
 }
 
@@ -43,7 +44,7 @@ static CUresult copy(enum direction direction, uint64_t to, uint64_t from, uint6
 	if (!to || !from)
 		return bytes ? INVALID_VALUE : SUCCESS;
 	memmove((void *)to, (void *)from, bytes);
-	note(direction, to, from, bytes);
+	note("copied", direction, to, from, bytes);
 	return SUCCESS;
 }
 
@@ -60,7 +61,10 @@ static CUresult copy_later(enum direction direction, uint64_t to, uint64_t from,
 {
 	if (!current())
 		return INVALID_CONTEXT;
-	return captured(stream, NODE_COPY) ? SUCCESS : copy(direction, to, from, bytes);
+	if (!captured(stream, NODE_COPY))
+		return copy(direction, to, from, bytes);
+	note("recorded", direction, to, from, bytes);
+	return SUCCESS;
 }
 
 #define TO(T, S) (T to, S from, size_t bytes)
@@ -87,13 +91,15 @@ static CUresult copy_2d(const CUcopy2D *it, CUstream stream)
 				   a->type == MEMORY_DEVICE && b->type == MEMORY_DEVICE ? D2D :
 											  UNSAID;
 
-	if (captured(stream, NODE_COPY))
+	if (captured(stream, NODE_COPY)) {
+		note("recorded", direction, to, from, it->width * it->height);
 		return SUCCESS;
+	}
 	from += a->y * a->pitch + a->x;
 	to += b->y * b->pitch + b->x;
 	for (size_t y = 0; y < it->height; y++)
 		memmove((char *)to + y * b->pitch, (char *)from + y * a->pitch, it->width);
-	note(direction, to, from, it->width * it->height);
+	note("copied", direction, to, from, it->width * it->height);
 	return SUCCESS;
 }
 

@@ -1,4 +1,4 @@
-"""vLLM's server, followed at its sockets: requests, tokens as vLLM counts them, and vLLM's own metrics."""
+"""vLLM's and SGLang's servers, followed at their sockets: requests, tokens as they count them, and their metrics."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.bpf import serving_node
 from tests.bpf.serving_node import Client, Observed, Server, observe
 from tests.gpu.machine import Exporter
 from tests.real import table
-from tests.real.releases import VLLM, Release
-from tests.real.vllm_server import MODEL, counted, vllm_server
+from tests.real.llm_servers import ENGINES, MODEL, counted, llm_server
+from tests.real.releases import SGLANG, VLLM, Release
 from tests.support import until
 
 pytestmark = [
@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.timeout(900),
     pytest.mark.evidence(feature="LLM requests", on="real software"),
 ]
-SOFTWARE = (VLLM,)
+SOFTWARE = (VLLM, SGLANG)
 ROUTES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "the quick brown fox"}], "max_tokens": 20},
     "/v1/completions": {"prompt": "the lazy dog", "max_tokens": 20},
@@ -54,7 +54,7 @@ def observed() -> Iterator[Observed]:
 
 @pytest.fixture(scope="module")
 def server(release: Release, observed: Observed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with vllm_server(release, tmp_path_factory.mktemp("vllm")) as running:
+    with llm_server(release, tmp_path_factory.mktemp("server")) as running:
         until(lambda: _post(running, "/v1/completions", False) and _answers(observed, running), "it is followed")
         time.sleep(0.5)  # its last request is read
         yield running
@@ -89,22 +89,27 @@ def test_tokens(
     release: Release, request: pytest.FixtureRequest, observed: Observed, server: Server, route: str, stream: bool
 ) -> None:
     """Chat, completions, messages and responses, 23 whole and 23 as a stream: tokens, first tokens, models, statuses"""
-    before, known = len(_answers(observed, server)), counted(server)
+    before, known = len(_answers(observed, server)), counted(release, server)
     clients = [_post(server, route, stream)[1] for _ in range(23)]
     until(lambda: len(_answers(observed, server)) - before >= 23, "23 answers")
-    answers, after = _answers(observed, server)[before:], counted(server)
-
-    assert {(route, MODEL, "200", "")} == {(it.route, it.model, it.status, it.aborted) for it in answers}
+    answers = _answers(observed, server)[before:]
     output = sum(it.tokens["output"] or 0 for it in answers)
-    assert after["generation_tokens_total"] - known["generation_tokens_total"] == output
+
+    def grown(name: str) -> float:
+        """Return by how much a counter of the server has grown."""
+        return counted(release, server)[name] - known.get(name, 0)
+
+    until(lambda: grown("generation_tokens_total") >= output, "the server has counted")
+    assert output == grown("generation_tokens_total")
+    assert {(route, MODEL, "200", "")} == {(it.route, it.model, it.status, it.aborted) for it in answers}
     prompts = {it.tokens["input"] for it in answers}
-    assert prompts == {(after["prompt_tokens_total"] - known["prompt_tokens_total"]) / 23}
+    assert prompts == {grown("prompt_tokens_total") / 23}
     assert [stream] * 23 == [it.time_to_first_token is not None for it in answers]
     more = [stream and (it.tokens["output"] or 0) > 1 for it in answers]
     assert more == [it.time_per_output_token is not None for it in answers]
     if stream:
         seen = [it.time_to_first_token or 0 for it in answers]
-        # A client may read before the server's call has returned, or late: vLLM keeps the processors busy.
+        # A client may read before the server's call has returned, or late: servers keep the processors busy.
         assert [] == [pair for pair in zip(seen, clients, strict=True) if pair[0] > pair[1] + 0.05]
         assert 0.05 > min(client - it for it, client in zip(seen, clients, strict=True))
     table.note(request.node, f"23 requests, {output} tokens")
@@ -138,9 +143,9 @@ def test_many_at_once(release: Release, request: pytest.FixtureRequest, observed
 
 
 def test_engine_numbers(release: Release, request: pytest.FixtureRequest, server: Server) -> None:
-    """vLLM's own metrics, found on its port and passed on: tokens, first tokens, and the time in front of the engine"""
+    """The server's own metrics, found on its port and passed on: tokens, first tokens, time in front of the engine"""
     flags = ["--collector.serving", "--collector.serving.processes=all", "--collector.serving.engine-metrics"]
-    pid = str(server.process.pid)
+    pid, prefix = str(server.process.pid), ENGINES[release.name].prefix
     with Exporter((*flags, "--collector.serving.engine-interval=1"), dict(os.environ)) as exporter:
         first = "gen_ai_server_time_to_first_token_seconds"
 
@@ -148,19 +153,21 @@ def test_engine_numbers(release: Release, request: pytest.FixtureRequest, server
             """Return whether a request is seen at the socket, and by the engine."""
             _post(server, "/v1/completions", True)
             page = exporter.scrape()
-            return bool(page.total(f"{first}_count", pid=pid) and page.total("vllm:prompt_tokens_total", pid=pid))
+            return bool(page.total(f"{first}_count", pid=pid) and page.total(f"{prefix}prompt_tokens_total", pid=pid))
 
         exporter.until(both, "the server is not followed")
         start = exporter.scrape()
         for _ in range(23):
             assert 200 == _post(server, "/v1/completions", True)[0]
-        own = counted(server)
+        own = counted(release, server)
         exporter.until(
-            lambda: exporter.scrape().total("vllm:generation_tokens_total", pid=pid) == own["generation_tokens_total"],
-            "vLLM's tokens are not those of its page",
+            lambda: (
+                exporter.scrape().total(f"{prefix}generation_tokens_total", pid=pid) == own["generation_tokens_total"]
+            ),
+            "the server's tokens are not those of its page",
         )
         page = exporter.scrape()
-    assert own["prompt_tokens_total"] == page.total("vllm:prompt_tokens_total", pid=pid)
+    assert own["prompt_tokens_total"] == page.total(f"{prefix}prompt_tokens_total", pid=pid)
     engine = "llm_engine_time_to_first_token_seconds"
     assert own["time_to_first_token_seconds_count"] == page.total(f"{engine}_count", pid=pid)
     assert 23 == page.total(f"{first}_count", pid=pid) - start.total(f"{first}_count", pid=pid)

@@ -1,4 +1,4 @@
-"""vLLM's own server on this machine's processors, with a model of random weights: real tokens, as vLLM counts them."""
+"""LLM servers with a model of random weights: vLLM's on this machine's processors, and SGLang's on the soft GPU."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ import re
 import signal
 import subprocess
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.bpf.serving_node import Server
 from tests.real import releases
-from tests.real.releases import Release
+from tests.real.job import environment_of, runtime
+from tests.real.releases import SGLANG, VLLM, Release
 from tests.support import free_port, until
 
 MODEL, LONGEST = "tiny-llama", 1 << 16
 """Name of the model, and tokens of its longest context."""
 START_SECONDS = 600.0
-"""Longest start: vLLM imports several thousand modules, and compiles one in C++."""
+"""Longest start: vLLM imports several thousand modules and compiles one in C++, SGLang several kernels."""
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -52,25 +54,67 @@ tokenizer.save(sys.argv[1])
 """
 """A token for each byte."""
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
-ENVIRONMENT = {
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "OMP_NUM_THREADS": "1",
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A release's server: how it is started, and what its own counters begin with."""
+
+    command: tuple[str, ...]
+    prefix: str
+    environment: Callable[[Release, Path], Mapping[str, str]]
+
+
+def _processors(release: Release, folder: Path) -> Mapping[str, str]:
+    return {
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def _soft_gpu(release: Release, folder: Path) -> Mapping[str, str]:
+    """SGLang compiles kernels in C++ for its GPU, by nvcc: found, with CUDA's headers, in wheels, and kept compiled."""
+    assert release.base
+    counts, compiled = folder / "counts", releases.CACHE / release.name / "compiled"
+    counts.mkdir()
+    return {
+        **environment_of(release, counts),
+        "CUDA_HOME": str(releases.packages(release) / "nvidia" / "cu13"),
+        "CPATH": str(releases.packages(release.base) / "nvidia" / "cu13" / "include"),
+        "LIBRARY_PATH": str(runtime(release.cuda).parent),
+        "SGLANG_CACHE_DIR": str(compiled),
+        "SGLANG_JIT_CACHE_DIR": str(compiled / "jit"),
+    }
+
+
+_VLLM = ("vllm.entrypoints.openai.api_server", "--enforce-eager", "--max-num-seqs=32")
+_SGLANG = (
+    *("sglang.launch_server", "--attention-backend=triton", "--sampling-backend=pytorch"),
+    *("--cuda-graph-max-bs-decode=4", "--enable-metrics"),
+)
+ENGINES = {
+    VLLM.name: Engine(_VLLM, "vllm:", _processors),
+    SGLANG.name: Engine(_SGLANG, "sglang:", _soft_gpu),
 }
+"""By the name of the release."""
 
 
 @contextmanager
-def vllm_server(release: Release, folder: Path) -> Iterator[Server]:
-    """A server that is ready; its files and its log are in `folder`."""
-    python, port = releases.python(release), free_port()
+def llm_server(release: Release, folder: Path) -> Iterator[Server]:
+    """A server that is ready; its files and its log are in `folder`, and what the soft GPU counts is in `counts`."""
+    python, port, engine = releases.python(release), free_port(), ENGINES[release.name]
     write_model(python, folder / "model")
-    words = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", folder / "model", "--port", str(port)]
-    choices = ["--served-model-name", MODEL, "--load-format", "dummy", "--enforce-eager", "--max-num-seqs", "32"]
+    words = [python, "-m", *engine.command, f"--model={folder / 'model'}", f"--port={port}"]
+    choices = [f"--served-model-name={MODEL}", "--load-format=dummy", "--dtype=bfloat16"]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
-            [*words, *choices], env=os.environ | ENVIRONMENT, stdout=log, stderr=log, start_new_session=True
+            [*words, *choices],
+            env=os.environ | {"HF_HUB_OFFLINE": "1"} | engine.environment(release, folder),
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
         )
     server = Server(process, ("127.0.0.1", port))
     try:
@@ -93,12 +137,12 @@ def write_model(python: Path, folder: Path) -> None:
     subprocess.run([python, "-c", TOKENIZER, folder / "tokenizer.json"], check=True)
 
 
-def counted(server: Server) -> dict[str, float]:
-    """Return vLLM's own counters, by name, over their labels."""
+def counted(release: Release, server: Server) -> dict[str, float]:
+    """Return a server's own counters, by name without prefix, over their labels."""
     with urllib.request.urlopen(f"http://127.0.0.1:{server.address[1]}/metrics", timeout=30) as answer:
         page = answer.read().decode()
     found: dict[str, float] = {}
-    for name, value in re.findall(r"^vllm:(\w+)\{[^}]*\} (\S+)$", page, re.MULTILINE):
+    for name, value in re.findall(rf"^{ENGINES[release.name].prefix}(\w+)\{{[^}}]*\}} (\S+)$", page, re.MULTILINE):
         found[name] = found.get(name, 0) + float(value)
     return found
 
