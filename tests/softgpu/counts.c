@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include "counts.h"
+#include "environment.h"
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -12,6 +13,8 @@
 #define ROOM 1024
 
 static struct count *table;
+static int kept; /* in a file, for others */
+static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* Maps this process's file at an address, or anywhere. */
@@ -53,12 +56,18 @@ static void after_fork(void)
 static void begin(void)
 {
 	table = map_file(NULL);
+	kept = getenv("SOFTGPU_COUNTS") != NULL;
 	pthread_atfork(NULL, NULL, after_fork);
+}
+
+int are_kept(void)
+{
+	pthread_once(&once, begin);
+	return kept;
 }
 
 struct count *count_of(const char *name)
 {
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	struct count *found = NULL;
 
 	pthread_once(&once, begin);
@@ -74,16 +83,18 @@ struct count *count_of(const char *name)
 
 void add_bytes(const char *name, int64_t calls, int64_t bytes)
 {
-	struct count *count = count_of(name);
+	struct count *count;
 
+	if (!are_kept())
+		return;
+	count = count_of(name);
 	__atomic_fetch_add(&count->calls, calls, __ATOMIC_RELAXED);
 	__atomic_fetch_add(&count->bytes, bytes, __ATOMIC_RELAXED);
 }
 
-/* The number of a function in a variable of "FUNCTION=NUMBER,FUNCTION=NUMBER"; 0 without one. */
-static long number_in(const char *variable, const char *function)
+/* The number of a function in "FUNCTION=NUMBER,FUNCTION=NUMBER"; 0 without one. */
+static long number_in(const char *set, const char *function)
 {
-	const char *set = getenv(variable);
 	size_t length = strlen(function);
 
 	for (; set && *set; set += strcspn(set, ","), set += *set == ',')
@@ -108,13 +119,20 @@ static int needs_context(const char *function)
 	return 0;
 }
 
-__attribute__((weak)) void faulted(int code); /* of the driver */
+/* Of the driver. */
+__attribute__((weak)) void faulted(int code);
+__attribute__((weak)) int ordered(const char *function);
 
 int refusal(const char *function)
 {
 	static int ended;
-	long slow = number_in("SOFTGPU_SLOW", function), code = number_in("SOFTGPU_FAIL", function);
+	const struct variables *set = variables();
+	int code = ordered ? ordered(function) : 0;
+	long slow;
 
+	if (code || (!set->set[SLOW] && !set->set[FAIL] && !ended))
+		return code;
+	slow = number_in(set->set[SLOW], function), code = number_in(set->set[FAIL], function);
 	if (slow)
 		usleep(slow / 1000);
 	if (ended && needs_context(function))

@@ -11,6 +11,7 @@ struct count { /* 80 bytes, as counts.py reads them */
 
 struct count *count_of(const char *name);
 void add_bytes(const char *name, int64_t calls, int64_t bytes);
+int are_kept(void); /* whether add_bytes() does anything: nobody would see it */
 
 /* What a call is to return at once, 0 if nothing: SOFTGPU_FAIL. Waits for SOFTGPU_SLOW. */
 int refusal(const char *function);

@@ -98,6 +98,18 @@ typedef struct {
 	size_t width, height;
 } CUcopy2D;
 typedef struct {
+	size_t x, y, z, level;
+	int type;
+	void *host;
+	CUdeviceptr device;
+	void *array, *context;
+	size_t pitch, height;
+} CUside3D;
+typedef struct {
+	CUside3D source, target;
+	size_t width, height, depth;
+} CUcopy3D;
+typedef struct {
 	unsigned grid[3], block[3], shared;
 	CUstream stream;
 	void *attributes;
@@ -117,6 +129,8 @@ CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device);
 CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer);
 CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device);
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device);
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device);
+CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device);
 CUresult cuCtxSetCurrent(CUcontext context);
 CUresult cuCtxGetCurrent(CUcontext *context);
 CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest);
@@ -125,6 +139,7 @@ CUresult cuCtxGetLimit(size_t *value, int limit);
 CUresult cuCtxSetLimit(int limit, size_t value);
 CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags);
 CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes);
+CUresult cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t width, size_t height, unsigned element);
 CUresult cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned flags);
 CUresult cuMemFree_v2(CUdeviceptr address);
 CUresult cuMemAllocAsync(CUdeviceptr *address, size_t bytes, CUstream stream);
@@ -195,3 +210,13 @@ CUresult cuLaunchKernelEx(const CUlaunch *launch, CUfunction function, void **pa
 CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
 				   unsigned bz, unsigned shared, CUstream stream, void **parameters);
 CUresult cuGetProcAddress_v2(const char *name, void **address, int version, uint64_t flags, int *status);
+
+/* Not CUDA's: orders for the driver in the process that calls it. */
+/* Waits last until so many nanoseconds from now, or longer. */
+void standin_busy(CUstream stream, uint64_t ns);
+/* The next wait takes so long from its call on, or longer. */
+void standin_wait(uint64_t ns);
+/* Calls of this name on this thread return this code (NULL: none does). */
+void standin_fail(const char *name, CUresult code);
+/* The next allocation on this thread takes so long. */
+void standin_stall(uint64_t ns);

@@ -8,12 +8,17 @@
 
 static struct context primaries[MAX_DEVICES];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of who holds a primary context */
-static __thread CUcontext stack[32];
+static __thread CUcontext stack[128];
 static __thread int depth;
+
+CUcontext bound(void)
+{
+	return depth ? stack[depth - 1] : NULL;
+}
 
 CUcontext current(void)
 {
-	return depth ? stack[depth - 1] : NULL;
+	return HOLLOW && !depth ? primaries : bound();
 }
 
 static void set_limits(CUcontext context)
@@ -24,12 +29,24 @@ static void set_limits(CUcontext context)
 		context->limits[i] = limits[i];
 }
 
+/* Those of a hollow library need no memory. */
+static int take_room(CUdevice device)
+{
+	return HOLLOW || take(physical(device), CONTEXT_BYTES);
+}
+
+static void give_room(CUdevice device)
+{
+	if (!HOLLOW)
+		give(physical(device), CONTEXT_BYTES);
+}
+
 static CUresult retain(CUcontext context, CUdevice device)
 {
 	int room;
 
 	pthread_mutex_lock(&lock);
-	room = context->holders || take(physical(device), CONTEXT_BYTES);
+	room = context->holders || take_room(device);
 	if (room && !context->holders++) {
 		context->device = device;
 		set_limits(context);
@@ -46,7 +63,7 @@ static CUresult let_go(CUcontext context)
 	held = context->holders > 0;
 	if (held && !--context->holders) {
 		release_context(context);
-		give(physical(context->device), CONTEXT_BYTES);
+		give_room(context->device);
 	}
 	pthread_mutex_unlock(&lock);
 	return held ? SUCCESS : INVALID_CONTEXT;
@@ -88,7 +105,7 @@ static CUresult create(CUcontext *context, unsigned flags, CUdevice device)
 		return INVALID_DEVICE;
 	if (depth == sizeof(stack) / sizeof(*stack))
 		return OUT_OF_MEMORY;
-	if (!take(physical(device), CONTEXT_BYTES))
+	if (!take_room(device))
 		return OUT_OF_MEMORY;
 	*context = calloc(1, sizeof(**context));
 	(*context)->device = device;
@@ -124,10 +141,10 @@ API CUresult cuCtxDestroy_v2(CUcontext context)
 	COUNT;
 	if (!context || (context >= primaries && context < primaries + MAX_DEVICES))
 		return COUNTED(INVALID_CONTEXT);
-	if (current() == context)
+	if (bound() == context)
 		depth--;
 	release_context(context);
-	give(physical(context->device), CONTEXT_BYTES);
+	give_room(context->device);
 	return COUNTED(SUCCESS);
 }
 
@@ -179,7 +196,7 @@ API CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
 API CUresult cuCtxGetCurrent(CUcontext *context)
 {
 	COUNT;
-	*context = current();
+	*context = bound();
 	return COUNTED(SUCCESS);
 }
 
@@ -204,7 +221,8 @@ API CUresult cuCtxPushCurrent_v2(CUcontext context)
 API CUresult cuCtxPopCurrent_v2(CUcontext *context)
 {
 	COUNT;
-	NEED_CONTEXT;
+	if (!bound())
+		return COUNTED(INVALID_CONTEXT);
 	depth--;
 	if (context)
 		*context = stack[depth];
@@ -223,7 +241,7 @@ API CUresult cuCtxSynchronize(void)
 {
 	COUNT;
 	NEED_CONTEXT;
-	sleep_until(__atomic_load_n(&current()->busy_until, __ATOMIC_RELAXED));
+	wait_until(__atomic_load_n(&current()->busy_until, __ATOMIC_RELAXED));
 	return COUNTED(SUCCESS);
 }
 

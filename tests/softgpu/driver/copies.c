@@ -28,6 +28,8 @@ static void note(const char *what, enum direction direction, uint64_t to, uint64
 {
 	char name[56];
 
+	if (!are_kept())
+		return;
 	if (direction == UNSAID)
 		direction = direction_of(to, from);
 	if (direction == H2D)
@@ -51,6 +53,8 @@ static CUresult copy(enum direction direction, uint64_t to, uint64_t from, uint6
 /* One that waits for what the legacy stream has to do. */
 static CUresult copy_now(enum direction direction, uint64_t to, uint64_t from, uint64_t bytes)
 {
+	if (HOLLOW)
+		return SUCCESS;
 	if (!current())
 		return INVALID_CONTEXT;
 	sleep_until(stream_end(NULL));
@@ -59,6 +63,8 @@ static CUresult copy_now(enum direction direction, uint64_t to, uint64_t from, u
 
 static CUresult copy_later(enum direction direction, uint64_t to, uint64_t from, uint64_t bytes, CUstream stream)
 {
+	if (HOLLOW)
+		return SUCCESS;
 	if (!current())
 		return INVALID_CONTEXT;
 	if (!captured(stream, NODE_COPY))
@@ -77,33 +83,101 @@ BOTH(cuMemcpyDtoH_v2, _ptds, TO(void *, CUdeviceptr), copy_now(D2H, (uint64_t)to
 BOTH(cuMemcpyDtoHAsync_v2, _ptsz, TO_ASYNC(void *, CUdeviceptr), copy_later(D2H, (uint64_t)to, from, bytes, stream))
 BOTH(cuMemcpyDtoD_v2, _ptds, TO(CUdeviceptr, CUdeviceptr), copy_later(D2D, to, from, bytes, NULL))
 BOTH(cuMemcpyDtoDAsync_v2, _ptsz, TO_ASYNC(CUdeviceptr, CUdeviceptr), copy_later(D2D, to, from, bytes, stream))
+BOTH(cuMemcpyPeer, _ptds, (CUdeviceptr to, CUcontext at, CUdeviceptr from, CUcontext of, size_t bytes),
+     ((void)at, (void)of, copy_later(D2D, to, from, bytes, NULL)))
 BOTH(cuMemcpyPeerAsync, _ptsz,
      (CUdeviceptr to, CUcontext at, CUdeviceptr from, CUcontext of, size_t bytes, CUstream stream),
      ((void)at, (void)of, copy_later(D2D, to, from, bytes, stream)))
 
-static CUresult copy_2d(const CUcopy2D *it, CUstream stream)
-{
-	const CUside *a = &it->source, *b = &it->target;
-	uint64_t from = a->type == MEMORY_HOST ? (uint64_t)a->host : a->device;
-	uint64_t to = b->type == MEMORY_HOST ? (uint64_t)b->host : b->device;
-	enum direction direction = a->type == MEMORY_HOST && b->type == MEMORY_DEVICE   ? H2D :
-				   a->type == MEMORY_DEVICE && b->type == MEMORY_HOST   ? D2H :
-				   a->type == MEMORY_DEVICE && b->type == MEMORY_DEVICE ? D2D :
-											  UNSAID;
+/* Descriptions of 2D copies and of 3D ones have the same fields. */
+#define HOST_SIDE(side) ((side).type == MEMORY_HOST ? (uint64_t)(side).host : (side).device)
 
-	if (captured(stream, NODE_COPY)) {
-		note("recorded", direction, to, from, it->width * it->height);
+static enum direction direction_between(int source, int target)
+{
+	return source == MEMORY_HOST && target == MEMORY_DEVICE	  ? H2D :
+	       source == MEMORY_DEVICE && target == MEMORY_HOST	  ? D2H :
+	       source == MEMORY_DEVICE && target == MEMORY_DEVICE ? D2D :
+								    UNSAID;
+}
+
+static CUresult copy_3d(const CUcopy3D *it, CUstream stream, int later)
+{
+	const CUside3D *a = &it->source, *b = &it->target;
+	uint64_t from, to;
+
+	if (HOLLOW)
+		return it ? SUCCESS : INVALID_VALUE;
+	if (!current())
+		return INVALID_CONTEXT;
+	if (a->type == MEMORY_ARRAY || b->type == MEMORY_ARRAY)
+		return NOT_SUPPORTED;
+	if (!later)
+		sleep_until(stream_end(NULL));
+	from = HOST_SIDE(*a) + (a->z * a->height + a->y) * a->pitch + a->x;
+	to = HOST_SIDE(*b) + (b->z * b->height + b->y) * b->pitch + b->x;
+	if (later && captured(stream, NODE_COPY)) {
+		note("recorded", direction_between(a->type, b->type), to, from, it->width * it->height * it->depth);
 		return SUCCESS;
 	}
-	from += a->y * a->pitch + a->x;
-	to += b->y * b->pitch + b->x;
-	for (size_t y = 0; y < it->height; y++)
-		memmove((char *)to + y * b->pitch, (char *)from + y * a->pitch, it->width);
-	note("copied", direction, to, from, it->width * it->height);
+	for (size_t z = 0; z < it->depth; z++)
+		for (size_t y = 0; y < it->height; y++)
+			memmove((char *)to + (z * b->height + y) * b->pitch, (char *)from + (z * a->height + y) * a->pitch,
+				it->width);
+	note("copied", direction_between(a->type, b->type), to, from, it->width * it->height * it->depth);
 	return SUCCESS;
 }
 
-BOTH(cuMemcpy2DAsync_v2, _ptsz, (const CUcopy2D *it, CUstream stream), copy_2d(it, stream))
+static CUresult copy_2d(const CUcopy2D *it, CUstream stream, int later)
+{
+	const CUside *a = &it->source, *b = &it->target;
+
+	if (HOLLOW)
+		return it ? SUCCESS : INVALID_VALUE;
+	CUcopy3D flat = {
+		.source = {.x = a->x, .y = a->y, .type = a->type, .host = a->host, .device = a->device, .pitch = a->pitch},
+		.target = {.x = b->x, .y = b->y, .type = b->type, .host = b->host, .device = b->device, .pitch = b->pitch},
+		.width = it->width,
+		.height = it->height,
+		.depth = 1,
+	};
+	return copy_3d(&flat, stream, later);
+}
+
+BOTH(cuMemcpy2D_v2, _ptds, (const CUcopy2D *it), copy_2d(it, NULL, 0))
+BOTH(cuMemcpy2DAsync_v2, _ptsz, (const CUcopy2D *it, CUstream stream), copy_2d(it, stream, 1))
+BOTH(cuMemcpy3D_v2, _ptds, (const CUcopy3D *it), copy_3d(it, NULL, 0))
+BOTH(cuMemcpy3DAsync_v2, _ptsz, (const CUcopy3D *it, CUstream stream), copy_3d(it, stream, 1))
+
+static CUresult copy_batch(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t count, CUstream stream)
+{
+	CUresult code = count ? SUCCESS : INVALID_VALUE;
+
+	for (size_t i = 0; !HOLLOW && i < count && !code; i++)
+		code = copy_later(UNSAID, to[i], from[i], bytes[i], stream);
+	return code;
+}
+
+BOTH(cuMemcpyBatchAsync_v2, _ptsz,
+     (CUdeviceptr * to, CUdeviceptr *from, size_t *bytes, size_t copies, void *attributes, size_t *indices,
+      size_t attribute_count, CUstream stream),
+     ((void)attributes, (void)indices, (void)attribute_count, copy_batch(to, from, bytes, copies, stream)))
+
+/* Copies of arrays, which the soft GPU does not have, and 3D ones by descriptions of CUDA 12.8 and later. */
+static CUresult unmade(size_t copies)
+{
+	return !HOLLOW ? NOT_SUPPORTED : copies ? SUCCESS : INVALID_VALUE;
+}
+
+BOTH(cuMemcpyHtoA_v2, _ptds, (void *to, size_t at, const void *from, size_t bytes),
+     ((void)to, (void)at, (void)from, unmade(bytes)))
+BOTH(cuMemcpyAtoH_v2, _ptds, (void *to, void *from, size_t at, size_t bytes),
+     ((void)to, (void)at, (void)from, unmade(bytes)))
+BOTH(cuMemcpyAtoA_v2, _ptds, (void *to, size_t at, void *from, size_t there, size_t bytes),
+     ((void)to, (void)at, (void)from, (void)there, unmade(bytes)))
+BOTH(cuMemcpy3DBatchAsync_v2, _ptsz, (size_t copies, void *list, unsigned long long flags, CUstream stream),
+     ((void)list, (void)flags, (void)stream, unmade(copies)))
+BOTH(cuMemcpy3DWithAttributesAsync, _ptsz, (void *it, unsigned long long flags, CUstream stream),
+     ((void)flags, (void)stream, unmade(it != NULL)))
 
 static CUresult fill(CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream)
 {

@@ -3,12 +3,14 @@
 
 static CUresult launch(CUfunction function, CUstream stream)
 {
+	if (HOLLOW)
+		return SUCCESS;
 	if (!function)
 		return INVALID_HANDLE;
 	if (!current())
 		return INVALID_CONTEXT;
 	if (!captured(stream, NODE_KERNEL))
-		occupy(stream, setting("SOFTGPU_KERNEL_NS", 0));
+		occupy(stream, kernel_ns());
 	return SUCCESS;
 }
 
@@ -20,6 +22,6 @@ static CUresult launch(CUfunction function, CUstream stream)
 BOTH(cuLaunchKernel, _ptsz, (CUfunction function, SHAPE, void **parameters, void **extra),
      (UNUSED, (void)extra, launch(function, stream)))
 BOTH(cuLaunchKernelEx, _ptsz, (const CUlaunch *it, CUfunction function, void **parameters, void **extra),
-     ((void)parameters, (void)extra, launch(function, it->stream)))
+     ((void)parameters, (void)extra, launch(function, HOLLOW ? NULL : it->stream)))
 BOTH(cuLaunchCooperativeKernel, _ptsz, (CUfunction function, SHAPE, void **parameters),
      (UNUSED, launch(function, stream)))

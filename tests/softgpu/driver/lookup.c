@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Functions by name. What nobody has written here is answered with NOT_SUPPORTED; its name is in the counts.
+/* Functions by name. What nobody has written here is answered with NOT_SUPPORTED; its name is in the counts. A hollow
+ * library has no such answer: its pointers are those of its symbols.
  * Private tables of NVIDIA's driver are not offered. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -47,6 +48,11 @@ API CUresult cuGetProcAddress_v2(const char *name, void **address, int version, 
 		*address = newest(name, "_ptds", version);
 	if (!*address)
 		*address = newest(name, "", version);
+	if (!*address && HOLLOW) {
+		if (status)
+			*status = 1;
+		return COUNTED(NOT_FOUND);
+	}
 	if (!*address) {
 		snprintf(full, 56, "missing %s", name);
 		add_bytes(full, 1, 0);

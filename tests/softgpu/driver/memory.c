@@ -19,22 +19,46 @@ static void let_go(const struct range *range, size_t bytes)
 		give_back(range->device, bytes);
 }
 
-static CUresult allocate_as(struct range range, uint64_t *address, size_t bytes)
+/* Whether there is memory at the addresses of a kind. */
+static int is_memory(enum kind kind)
+{
+	return !HOLLOW || kind == KIND_PINNED || kind == KIND_MANAGED || kind == KIND_IMPORTED;
+}
+
+static uint64_t map(enum kind kind, size_t bytes)
 {
 	void *memory;
 
+	if (!is_memory(kind))
+		return take_addresses(bytes);
+	memory = mmap(NULL, pages(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	return memory == MAP_FAILED ? 0 : (uint64_t)memory;
+}
+
+static void unmap(const struct range *range)
+{
+	uint64_t bytes = range->end - range->begin;
+
+	if (is_memory(range->kind))
+		munmap((void *)range->begin, pages(bytes));
+	else
+		give_addresses(range->begin, bytes);
+}
+
+static CUresult allocate_as(struct range range, uint64_t *address, size_t bytes)
+{
 	if (!bytes)
 		return INVALID_VALUE;
 	if (!hold(&range, bytes))
 		return OUT_OF_MEMORY;
-	memory = mmap(NULL, pages(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (memory == MAP_FAILED) {
+	range.begin = map(range.kind, bytes);
+	if (!range.begin) {
 		let_go(&range, bytes);
 		return OUT_OF_MEMORY;
 	}
 	range.fd = -1;
 	range.context = current();
-	*address = range.begin = (uint64_t)memory;
+	*address = range.begin;
 	range.end = range.begin + bytes;
 	add_range(range);
 	return SUCCESS;
@@ -62,7 +86,7 @@ static CUresult release(uint64_t address)
 	if (!find_range(address, &range) || range.registered || range.kind == KIND_VMM ||
 	    range.kind == KIND_MODULE || !take_range(address, &range))
 		return INVALID_VALUE;
-	munmap((void *)range.begin, pages(range.end - range.begin));
+	unmap(&range);
 	if (range.fd >= 0)
 		close(range.fd);
 	let_go(&range, range.end - range.begin);
@@ -118,6 +142,8 @@ static CUresult allocate_of(CUmemoryPool pool, CUdeviceptr *address, size_t byte
 {
 	if (!current())
 		return INVALID_CONTEXT;
+	if (!pool && HOLLOW)
+		pool = pool_of_device(current()->device);
 	return pool ? allocate_from(pool, address, bytes) : INVALID_VALUE;
 }
 

@@ -67,12 +67,12 @@ void give_to_pool(CUmemoryPool pool, uint64_t bytes)
 API CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUpoolProperties *wanted)
 {
 	COUNT;
-	int device = place(&wanted->location);
+	int device = HOLLOW ? 0 : place(&wanted->location);
 
 	if (device == NOWHERE)
 		return COUNTED(INVALID_VALUE);
 	*pool = calloc(1, sizeof(**pool));
-	**pool = (struct pool){.device = device, .most = wanted->most};
+	**pool = (struct pool){.device = device, .most = HOLLOW ? 0 : wanted->most};
 	return COUNTED(SUCCESS);
 }
 
@@ -127,6 +127,24 @@ API CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
 		return COUNTED(INVALID_VALUE);
 	__atomic_store_n(&chosen[device], pool, __ATOMIC_RELEASE);
 	return COUNTED(SUCCESS);
+}
+
+/* The one that a place is allocated from: the host has none. */
+static CUresult pool_at(CUmemoryPool *pool, const CUlocation *at)
+{
+	int device = HOLLOW ? 0 : place(at);
+
+	if (device < 0)
+		return INVALID_VALUE;
+	*pool = pool_of_device(device);
+	return SUCCESS;
+}
+
+API CUresult cuMemGetMemPool(CUmemoryPool *pool, const CUlocation *at, int type)
+{
+	COUNT;
+	(void)type;
+	return COUNTED(pool_at(pool, at));
 }
 
 API CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *value)

@@ -147,6 +147,8 @@ void note_gpu(const char *of, int device, int64_t calls, int64_t bytes)
 {
 	char name[24];
 
+	if (!are_kept())
+		return;
 	snprintf(name, sizeof(name), "%s %d", of, physical(device));
 	add_bytes(name, calls, bytes);
 }

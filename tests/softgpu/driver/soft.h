@@ -12,8 +12,16 @@
 #pragma once
 #include "../counts.h"
 #include "../cuda.h"
+#include "../environment.h"
 
-#define MAX_DEVICES 16
+/* A library for tests of probes, which make calls that no program does: one without a current context is of GPU 0; no
+ * function, graph, event, pool or description of a copy is looked at; nothing lies behind device addresses and handles of
+ * memory, so that a test may have more than the machine. */
+#ifndef HOLLOW
+#define HOLLOW 0
+#endif
+
+#define MAX_DEVICES 64
 #define GRANULE (2ull << 20)
 
 /* ---- contexts.c ---- */
@@ -25,7 +33,8 @@ struct context {
 	uint64_t busy_until; /* of all its streams, in ns of CLOCK_MONOTONIC */
 	uint64_t legacy;     /* of the legacy stream */
 };
-CUcontext current(void);
+CUcontext bound(void);   /* the thread's; NULL without one */
+CUcontext current(void); /* to which its calls belong */
 #define NEED_CONTEXT                                                                                         \
 	if (!current())                                                                                      \
 	return COUNTED(INVALID_CONTEXT)
@@ -69,6 +78,10 @@ void give_back(int device, uint64_t bytes);
 const char *kind_name(enum kind kind);
 size_t pages(size_t bytes);
 
+/* ---- hollow.c ---- */
+uint64_t take_addresses(uint64_t bytes); /* 0: none are left */
+void give_addresses(uint64_t address, uint64_t bytes);
+
 /* ---- memory.c ---- */
 void release_context(CUcontext context);
 
@@ -83,8 +96,12 @@ struct stream {
 uint64_t now(void);
 void sleep_until(uint64_t at);
 uint64_t stream_end(CUstream stream);
+uint64_t kernel_ns(void);
 void occupy(CUstream stream, uint64_t ns);
 void delay(CUstream stream, uint64_t until);
+
+/* ---- orders.c ---- */
+void wait_until(uint64_t at);
 
 /* ---- pools.c ---- */
 int device_of_pool(CUmemoryPool pool);

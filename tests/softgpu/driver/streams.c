@@ -17,7 +17,7 @@ void sleep_until(uint64_t at)
 {
 	struct timespec t = {at / 1000000000, at % 1000000000};
 
-	if (at > now())
+	if (at && at > now())
 		while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL))
 			;
 }
@@ -75,12 +75,20 @@ static void note_busy(int device, uint64_t begin, uint64_t end)
 	pthread_mutex_unlock(&lock);
 }
 
+uint64_t kernel_ns(void)
+{
+	const char *set = variables()->set[KERNEL_NS];
+
+	return set ? strtoull(set, NULL, 0) : 0;
+}
+
 void occupy(CUstream stream, uint64_t ns)
 {
-	uint64_t begin = now(), end = stream_end(stream);
+	uint64_t begin, end;
 
 	if (!ns)
 		return;
+	begin = now(), end = stream_end(stream);
 	begin = end > begin ? end : begin;
 	delay(stream, begin + ns);
 	if (own(stream) ? stream->context : current())
@@ -120,7 +128,7 @@ API CUresult cuStreamDestroy_v2(CUstream stream)
 
 static CUresult synchronize(CUstream stream)
 {
-	sleep_until(stream_end(stream));
+	wait_until(stream_end(stream));
 	return SUCCESS;
 }
 

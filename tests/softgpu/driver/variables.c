@@ -55,7 +55,7 @@ struct variable *variables_in(const void *image)
 	const Elf64_Ehdr *head = image;
 	const Elf64_Shdr *sections;
 
-	if (!image || memcmp(image, ELFMAG, SELFMAG))
+	if (HOLLOW || !image || memcmp(image, ELFMAG, SELFMAG))
 		return NULL;
 	sections = (const void *)((const char *)image + head->e_shoff);
 	for (int i = 0; i < head->e_shnum; i++)

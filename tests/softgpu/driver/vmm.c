@@ -28,13 +28,27 @@ static void let_go(struct physical *it)
 {
 	if (__atomic_sub_fetch(&it->holders, 1, __ATOMIC_ACQ_REL))
 		return;
-	close(it->fd);
-	if (!it->imported) {
+	if (it->fd >= 0)
+		close(it->fd);
+	if (!it->imported && !HOLLOW) {
 		if (!is_host(it))
 			give_back(it->device, it->bytes);
 		note(it, -1);
 	}
 	free(it);
+}
+
+/* A handle of nothing. */
+static CUresult create_hollow(CUmemHandle *handle, size_t bytes)
+{
+	struct physical *it;
+
+	if (!bytes)
+		return INVALID_VALUE;
+	it = calloc(1, sizeof(*it));
+	*it = (struct physical){.fd = -1, .holders = 1, .bytes = bytes};
+	*handle = it;
+	return SUCCESS;
 }
 
 API CUresult cuMemGetAllocationGranularity(size_t *granule, const CUallocation *wanted, int flags)
@@ -102,12 +116,14 @@ API CUresult cuMemCreate(CUmemHandle *handle, size_t bytes, const CUallocation *
 {
 	COUNT;
 	(void)flags;
-	return COUNTED(create(handle, bytes, &wanted->location));
+	return COUNTED(HOLLOW ? create_hollow(handle, bytes) : create(handle, bytes, &wanted->location));
 }
 
 API CUresult cuMemRelease(CUmemHandle handle)
 {
 	COUNT;
+	if (!handle)
+		return COUNTED(INVALID_VALUE);
 	let_go(handle);
 	return COUNTED(SUCCESS);
 }
@@ -119,7 +135,7 @@ API CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemHan
 			      .fd = handle->fd, .physical = handle, .context = current(), .host = is_host(handle)};
 
 	(void)flags;
-	if (mmap((void *)address, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, handle->fd, offset) == MAP_FAILED)
+	if (!HOLLOW && mmap((void *)address, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, handle->fd, offset) == MAP_FAILED)
 		return COUNTED(INVALID_VALUE);
 	__atomic_fetch_add(&handle->holders, 1, __ATOMIC_RELAXED);
 	add_range(range);
@@ -136,7 +152,8 @@ API CUresult cuMemUnmap(CUdeviceptr address, size_t bytes)
 			return COUNTED(INVALID_VALUE);
 		let_go(range.physical);
 	}
-	mmap((void *)address, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+	if (!HOLLOW)
+		mmap((void *)address, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 	return COUNTED(SUCCESS);
 }
 
@@ -144,7 +161,7 @@ API CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUaccess *a
 {
 	COUNT;
 	(void)access, (void)count_;
-	return COUNTED(mprotect((void *)address, bytes, PROT_READ | PROT_WRITE) ? INVALID_VALUE : SUCCESS);
+	return COUNTED(!HOLLOW && mprotect((void *)address, bytes, PROT_READ | PROT_WRITE) ? INVALID_VALUE : SUCCESS);
 }
 
 API CUresult cuMemRetainAllocationHandle(CUmemHandle *handle, void *address)
@@ -183,6 +200,8 @@ API CUresult cuMemImportFromShareableHandle(CUmemHandle *handle, void *from, int
 	struct physical *it;
 	int fd;
 
+	if (HOLLOW)
+		return COUNTED(create_hollow(handle, GRANULE));
 	if (type != HANDLE_POSIX_FD)
 		return COUNTED(NOT_SUPPORTED);
 	fd = fcntl((int)(intptr_t)from, F_DUPFD_CLOEXEC, 0);
@@ -193,4 +212,11 @@ API CUresult cuMemImportFromShareableHandle(CUmemHandle *handle, void *from, int
 	it->location = (CUlocation){LOCATION_DEVICE, it->device};
 	*handle = it;
 	return COUNTED(SUCCESS);
+}
+
+API CUresult cuMulticastCreate(CUmemHandle *handle, const void *properties)
+{
+	COUNT;
+	(void)properties;
+	return COUNTED(HOLLOW ? create_hollow(handle, GRANULE) : NOT_SUPPORTED);
 }

@@ -104,6 +104,13 @@ API cudaError_t cudaDeviceSynchronize(void)
 	return CALL(cuCtxSynchronize);
 }
 
+/* The context stays with this runtime; what was allocated in it is gone. */
+API cudaError_t cudaDeviceReset(void)
+{
+	COUNT;
+	return CALL(cuDevicePrimaryCtxReset_v2, device);
+}
+
 API cudaError_t cudaDeviceGetLimit(size_t *value, int limit)
 {
 	COUNT;

@@ -32,12 +32,10 @@ static struct entry **bucket(const void *host)
 
 static struct entry *entry_of(const void *host)
 {
-	struct entry *it;
+	struct entry *it = __atomic_load_n(bucket(host), __ATOMIC_ACQUIRE);
 
-	pthread_mutex_lock(&lock);
-	for (it = *bucket(host); it && it->host != host; it = it->next)
-		;
-	pthread_mutex_unlock(&lock);
+	while (it && it->host != host) /* entries stay as they are */
+		it = it->next;
 	return it;
 }
 
@@ -48,7 +46,7 @@ static void add(struct binary *binary, const void *host, const char *name, size_
 	*it = (struct entry){.host = host, .name = name, .binary = binary, .bytes = bytes};
 	pthread_mutex_lock(&lock);
 	it->next = *bucket(host);
-	*bucket(host) = it;
+	__atomic_store_n(bucket(host), it, __ATOMIC_RELEASE);
 	pthread_mutex_unlock(&lock);
 }
 
@@ -90,21 +88,32 @@ API void __cudaRegisterVar(void **binary, char *host, char *address, const char 
 	add((struct binary *)binary, host, name, bytes);
 }
 
-static CUfunction function_of(const void *host)
+static CUfunction look_up(struct entry *it, int device)
 {
-	struct entry *it = entry_of(host);
-	int device = chosen_device();
+	CUfunction found;
 
-	bind_thread();
-	if (!it || it->bytes)
-		return NULL;
 	pthread_mutex_lock(&lock);
 	if (!it->binary->modules[device])
 		D(cuModuleLoadData)(&it->binary->modules[device], it->binary->image);
-	if (!it->functions[device])
-		D(cuModuleGetFunction)(&it->functions[device], it->binary->modules[device], it->name);
+	if (!it->functions[device]) {
+		D(cuModuleGetFunction)(&found, it->binary->modules[device], it->name);
+		__atomic_store_n(&it->functions[device], found, __ATOMIC_RELEASE);
+	}
 	pthread_mutex_unlock(&lock);
 	return it->functions[device];
+}
+
+CUfunction function_of(const void *host)
+{
+	struct entry *it = entry_of(host);
+	int device = chosen_device();
+	CUfunction found;
+
+	bind_thread();
+	if (!it || it->bytes || device >= DEVICES)
+		return NULL;
+	found = __atomic_load_n(&it->functions[device], __ATOMIC_ACQUIRE);
+	return found ? found : look_up(it, device);
 }
 
 API cudaError_t cudaGetFuncBySymbol(CUfunction *function, const void *kernel)
@@ -147,11 +156,18 @@ API cudaError_t __cudaGetKernel(const void **handle, const void *kernel)
 	return 0;
 }
 
-API cudaError_t __cudaLaunchKernel(const void *handle, dim3 grid, dim3 block, void **arguments, size_t shared,
-				   CUstream stream)
-{
-	return cudaLaunchKernel(handle, grid, block, arguments, shared, stream);
-}
+#if defined(__x86_64__)
+/* NVIDIA's is this jump: a probe on both counts a launch twice. */
+__asm__(".globl __cudaLaunchKernel\n"
+	".type __cudaLaunchKernel, @function\n"
+	"__cudaLaunchKernel: jmp cudaLaunchKernel@PLT\n"
+	".size __cudaLaunchKernel, .-__cudaLaunchKernel\n");
+#elif defined(__aarch64__)
+__asm__(".globl __cudaLaunchKernel\n"
+	".type __cudaLaunchKernel, %function\n"
+	"__cudaLaunchKernel: b cudaLaunchKernel\n"
+	".size __cudaLaunchKernel, .-__cudaLaunchKernel\n");
+#endif
 
 struct launch {
 	dim3 grid, block;

@@ -27,3 +27,6 @@ int chosen_device(void);
 CUcontext context_of(int device);
 void bind_thread(void); /* the chosen device's context becomes the thread's */
 #define CALL(name, ...) (bind_thread(), COUNTED(kept(D(name)(__VA_ARGS__))))
+
+/* ---- kernels.c ---- */
+CUfunction function_of(const void *kernel); /* loads its module at the first call on a device */
