@@ -86,8 +86,8 @@ def job(folder: Path, prefix: str) -> Iterator[Running]:
     made, library, program = folder / f"{prefix}.o", folder / f"lib{prefix}.so", folder / "train.py"
     program.write_text(PROGRAM)
     names = [f"--redefine-sym=cu{name}={prefix}{name}" for name in CALLED]
-    subprocess.run(["gcc", "-O2", "-fPIC", "-c", STANDINS / "libcuda.c", "-o", made], check=True)
-    subprocess.run(["objcopy", *names, made], check=True)
+    subprocess.run(["make", "-s", "-C", STANDINS], check=True)
+    subprocess.run(["objcopy", *names, STANDINS / "build" / "libcuda.o", made], check=True)
     subprocess.run(["gcc", "-shared", f"-Wl,-soname,{library.name}", "-o", library, made, "-lpthread"], check=True)
     command = [sys.executable, "-S", program, library, prefix, str(LAUNCHES)]
     pipe = subprocess.PIPE

@@ -203,8 +203,9 @@ for device in range(64):
 """
 
 
-def test_no_process_takes_the_rows_of_all_devices() -> None:
+def test_no_process_takes_the_rows_of_all_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four processes that launch in each way on each of 64 devices fill no table of counts: another one has its own."""
+    monkeypatch.setenv("SOFTGPU_DEVICES", "64")
     build_standins()
     with observe(layers="driver") as observed, ExitStack() as stack:
         greedy = [stack.enter_context(started(observed, Script())) for _ in range(4)]

@@ -60,7 +60,7 @@ def test_a_failed_allocation_is_frozen(observed: Observed, tmp_path: Path) -> No
     """The frozen profile has the job's memory, and the request's size, function and line; other errors freeze none."""
     script = tmp_path / "job.py"
     script.write_text(JOB)
-    environ = {"LD_LIBRARY_PATH": str(BUILD), "PATH": os.environ["PATH"], "CUDA_STANDIN_BYTES": str(1 << 30)}
+    environ = {"LD_LIBRARY_PATH": str(BUILD), "PATH": os.environ["PATH"], "SOFTGPU_BYTES": str(1 << 30)}
     with subprocess.Popen(
         [sys.executable, "-E", "-s", script], env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as job:

@@ -12,24 +12,23 @@ from pathlib import Path
 import pytest
 
 from tests import workers
-from tests.bpf.cuda_node import build_standins
+from tests.bpf.cuda_node import BUILD, build_standins
 from tests.gpu.__main__ import CHECKS
 from tests.gpu.outcome import CANNOT, FAILED, OK, REPORTED
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "gpu-results.md"
 WRONG_DRIVER = """
-#define cuGetProcAddress_v2 right
-#include "{source}"
-#undef cuGetProcAddress_v2
-static CUresult hidden(void) {{ return 0; }}
-CUresult cuGetProcAddress_v2(const char *name, void **out, int version, uint64_t flags, int *status)
-{{
-    CUresult result = right(name, out, version, flags, status);
+#include <string.h>
+int right(const char *, void **, int, unsigned long, int *);
+static int hidden(void) { return 0; }
+int cuGetProcAddress_v2(const char *name, void **out, int version, unsigned long flags, int *status)
+{
+    int result = right(name, out, version, flags, status);
     if (!strcmp(name, "cuLaunchKernel"))
         *out = (void *)hidden;
     return result;
-}}
+}
 """
 
 pytestmark = pytest.mark.timeout(600)
@@ -94,10 +93,12 @@ def test_every_check_answers(standins: None, tmp_path: Path) -> None:
 
 def test_a_driver_with_other_pointers_fails(standins: None, tmp_path: Path) -> None:
     """A libcuda with a cuGetProcAddress that gives an unprobed function is a failed row with the function's name."""
-    source = tmp_path / "wrong.c"
-    source.write_text(WRONG_DRIVER.format(source=ROOT / "tests/standins/libcuda.c"))
-    command = ["gcc", "-shared", "-fPIC", "-O1", "-Wl,-soname,libcuda.so.1", "-I", ROOT / "tests/standins"]
-    subprocess.run([*command, "-o", tmp_path / "libcuda.so.1", source, "-ldl", "-lpthread"], check=True)
+    source, driver = tmp_path / "wrong.c", tmp_path / "right.o"
+    source.write_text(WRONG_DRIVER)
+    renamed = ["--redefine-sym", "cuGetProcAddress_v2=right", BUILD / "libcuda.o", driver]
+    subprocess.run(["objcopy", *renamed], check=True)
+    command = ["gcc", "-shared", "-fPIC", "-O1", "-Wl,-soname,libcuda.so.1"]
+    subprocess.run([*command, "-o", tmp_path / "libcuda.so.1", source, driver, "-ldl", "-lpthread"], check=True)
     status, rows = dry_run(tmp_path, "--check=2", f"--standins={tmp_path}")
 
     outcome, answer = rows[2]["of these not hooked (default)"]

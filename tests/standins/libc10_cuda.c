@@ -3,14 +3,12 @@
  * reports each as PyTorch's does. A block that does not fit is a segment of its own, which it gives back with it. */
 #include <stddef.h>
 #include <stdint.h>
-#include "cuda.h"
+#include "../softgpu/cuda.h"
 
 #define SEGMENT (2u << 20)
 #define BLOCKS 65536
 #define CUDA 1 /* c10::DeviceType */
 
-extern int cuMemAlloc_v2(CUdeviceptr *, size_t);
-extern int cuMemFree_v2(CUdeviceptr);
 extern void report(void *, int64_t, size_t, size_t,
 		   uint16_t) __asm__("_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE");
 

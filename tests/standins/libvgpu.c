@@ -3,7 +3,7 @@
  * functions of the driver, loads that at the first call, and passes calls on. */
 #include <dlfcn.h>
 #include <stdlib.h>
-#include "cuda.h"
+#include "../softgpu/cuda.h"
 
 static void *real(const char *name)
 {
@@ -32,7 +32,7 @@ static void *real(const char *name)
 	}
 
 PASS(cuLaunchKernel,
-     (void *function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by,
+     (CUfunction function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by,
       unsigned int bz, unsigned int shared, CUstream stream, void **parameters, void **extra),
      (function, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra))
 PASS(cuMemAlloc_v2, (CUdeviceptr * out, size_t bytes), (out, bytes))

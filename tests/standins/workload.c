@@ -18,26 +18,26 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-#include "cuda.h"
+#include "../softgpu/cuda.h"
 
-CUresult cuInit(unsigned);
-CUresult cuCtxCreate_v2(CUcontext *, unsigned, CUdevice);
-CUresult cuCtxSetCurrent(CUcontext);
-CUresult cuMemAlloc_v2(CUdeviceptr *, size_t);
-CUresult cuMemFree_v2(CUdeviceptr);
-CUresult cuMemcpyHtoD_v2(CUdeviceptr, const void *, size_t);
-CUresult cuLaunchKernel(const void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-			CUstream, void **, void **);
-CUresult cuStreamSynchronize(CUstream);
+typedef struct {
+	unsigned x, y, z;
+} dim3;
 CUresult cudaMalloc(void **, size_t);
 CUresult cudaFree(void *);
 CUresult cudaMallocHost(void **, size_t);
 CUresult cudaMemcpy(void *, const void *, size_t, int);
 CUresult cudaMemcpyAsync(void *, const void *, size_t, int, CUstream);
 CUresult cudaLaunchKernel(const void *, dim3, dim3, void **, size_t, CUstream);
-CUresult cudaGraphLaunch(void *, CUstream);
+CUresult cudaGraphLaunch(CUgraphExec, CUstream);
+CUresult cudaStreamCreate(CUstream *);
+CUresult cudaStreamBeginCapture(CUstream, int);
+CUresult cudaStreamEndCapture(CUstream, CUgraph *);
+CUresult cudaGraphInstantiateWithFlags(CUgraphExec *, CUgraph, unsigned long long);
 CUresult cudaStreamSynchronize(CUstream);
 CUresult cudaDeviceSynchronize(void);
+void **__cudaRegisterFatBinary(void *);
+void __cudaRegisterFunction(void **, const char *, char *, const char *, int, void *, void *, void *, void *, int *);
 
 static struct {
 	bool driver, steady, hold, gate;
@@ -45,6 +45,9 @@ static struct {
 } settings = {.threads = 1, .step_ms = 100, .launches_per_step = 200, .wait_ms = 1};
 
 static CUcontext context;
+static CUfunction function; /* the kernel, for the driver */
+static const char kernel;   /* and for the runtime, which knows kernels by addresses of the program */
+static char image[64];      /* what nvcc would have compiled: nobody reads it */
 static volatile sig_atomic_t ended;
 
 static uint64_t realtime(void)
@@ -65,8 +68,8 @@ static void must(CUresult result, const char *what)
 static void launch(void)
 {
 	dim3 one = {1, 1, 1};
-	must(settings.driver ? cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL)
-			     : cudaLaunchKernel(NULL, one, one, NULL, 0, NULL),
+	must(settings.driver ? cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL)
+			     : cudaLaunchKernel(&kernel, one, one, NULL, 0, NULL),
 	     "launch");
 }
 
@@ -92,6 +95,22 @@ static size_t size_of(long i)
 	return 1000003 + 4099 * i;
 }
 
+/* As code of nvcc's does before main(). */
+__attribute__((constructor)) static void register_kernel(void)
+{
+	void **binary = __cudaRegisterFatBinary(image);
+
+	__cudaRegisterFunction(binary, &kernel, "kernel", "kernel", -1, NULL, NULL, NULL, NULL, NULL);
+}
+
+static void begin_with_driver(void)
+{
+	CUmodule module;
+
+	must(cuInit(0) || cuCtxCreate_v2(&context, 0, 0), "cuCtxCreate_v2");
+	must(cuModuleLoadData(&module, image) || cuModuleGetFunction(&function, module, "kernel"), "cuModuleGetFunction");
+}
+
 static void *work(void *unused)
 {
 	(void)unused;
@@ -114,7 +133,7 @@ static void count(void)
 	if (settings.gate && !fgets(line, sizeof(line), stdin))
 		exit(1);
 	if (settings.driver)
-		must(cuInit(0) || cuCtxCreate_v2(&context, 0, 0), "cuCtxCreate_v2");
+		begin_with_driver();
 	started = realtime();
 	for (long i = 1; i < settings.threads; i++)
 		pthread_create(&threads[i], NULL, work, NULL);
@@ -160,7 +179,7 @@ static void rest(long us)
 
 /* Activations grow through the forward pass and go in the backward one; the batch comes from pinned memory.
  */
-static void step(long n, void *pinned, void *batch, long layers)
+static void step(long n, void *pinned, void *batch, CUgraphExec graph, long layers)
 {
 	void *activations[64];
 	long per_layer = settings.launches_per_step / (2 * layers), pause = settings.step_ms * 300 / layers;
@@ -176,20 +195,35 @@ static void step(long n, void *pinned, void *batch, long layers)
 			launch();
 		release(activations[i]);
 	}
-	must(cudaGraphLaunch(NULL, NULL), "cudaGraphLaunch");
+	must(cudaGraphLaunch(graph, NULL), "cudaGraphLaunch");
 	wait_for(settings.step_ms / 5 + n % 7);
+}
+
+/* A graph without nodes. */
+static CUgraphExec capture(void)
+{
+	CUstream stream;
+	CUgraph graph;
+	CUgraphExec executable;
+
+	must(cudaStreamCreate(&stream) || cudaStreamBeginCapture(stream, 0), "cudaStreamBeginCapture");
+	must(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
+	must(cudaGraphInstantiateWithFlags(&executable, graph, 0), "cudaGraphInstantiateWithFlags");
+	return executable;
 }
 
 static void train(void)
 {
 	void *weights[8], *pinned, *batch, *checkpoint = malloc(32 << 20);
 
+	CUgraphExec graph = capture();
+
 	for (int i = 0; i < 8; i++)
 		allocate(&weights[i], 512 << 20);
 	must(cudaMallocHost(&pinned, 16 << 20), "cudaMallocHost");
 	allocate(&batch, 16 << 20);
 	for (long n = 0; !ended; n++) {
-		step(n, pinned, batch, 12);
+		step(n, pinned, batch, graph, 12);
 		if (n % 100 == 50) {
 			must(cudaMemcpy(checkpoint, weights[0], 32 << 20, 2), "cudaMemcpy");
 			standin_busy(NULL, 3 * settings.step_ms * 1000000);
