@@ -191,14 +191,17 @@ static __always_inline void add(__u64 *to, __u64 n)
 	__sync_fetch_and_add(to, n);
 }
 
-/* A full map looks for room on the free lists of all CPUs, so after a refusal nobody tries for 25 to 250 ms: a key
+/* `error` is an int, as before Linux 6.4 the upper half of what bpf_map_update_elem() returns is not that of a negative
+ * number.
+ *
+ * A full map looks for room on the free lists of all CPUs, so after a refusal nobody tries for 25 to 250 ms: a key
  * without a value costs what one with a value does. */
 #define FULL_TICKS 25
 
 static __always_inline long insert_(void *map, const void *key, const void *value, __u64 flags,
 				    __u64 *full_tick)
 {
-	long error;
+	int error;
 
 	if (*full_tick && bpf_jiffies64() - *full_tick < FULL_TICKS)
 		return -E2BIG;

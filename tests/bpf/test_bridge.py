@@ -103,6 +103,16 @@ int fill(__u64 *context)
 
 	return lookup_or_init(sizes, &key, &nothing) ? 11 : -12;
 }
+
+SEC("syscall")
+int add_row(__u64 *context)
+{
+	__u32 key = *context;
+	__u64 nothing = 0;
+	long error = insert(sizes, &key, &nothing, BPF_NOEXIST);
+
+	return error == -EEXIST ? 1 : error == -E2BIG ? 2 : error ? 3 : 0;
+}
 """
 
 
@@ -208,6 +218,17 @@ def test_a_full_map_refuses_new_keys_for_a_while(loaded):
         pytest.fail("this machine is too busy for two calls within 20 ms")
     time.sleep(0.3)
     assert 11 == fill(1001 + key)
+
+
+def test_errors_of_insertions(loaded):
+    """A program knows an error by its number, also where the kernel's functions return 32 bits (before Linux 6.4)."""
+
+    def add(key: int) -> int:
+        return loaded.programs["add_row"].run(key.to_bytes(8, "little"))
+
+    assert [0, 1] == [add(0), add(0)]
+    answers = {add(key) for key in range(1, 40)}
+    assert {0, 2} == answers
 
 
 @pytest.mark.parametrize(

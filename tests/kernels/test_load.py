@@ -54,6 +54,7 @@ EVERYWHERE = (
 """Tests of tests/bpf that count calls one by one, of every collector."""
 AMD64 = (
     "test_bridge.py::test_23_calls_are_23",
+    "test_bridge.py::test_errors_of_insertions",
     "test_cuda_contexts.py::test_contexts_of_any_number",
     "test_cuda_copies.py::test_linear_copies",
     "test_cuda_counts.py::test_threads_launch_and_allocate",
