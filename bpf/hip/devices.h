@@ -101,11 +101,11 @@ static __always_inline __u32 device_of_call(struct pt_regs *ctx, __u8 stream)
 	struct devices *process;
 	__u32 *row, current;
 
+	if (stream == STREAMS_SEVERAL)
+		return DEVICE_UNKNOWN;
 	process = placed_processes ? bpf_map_lookup_elem(&devices, &key.tgid) : NULL;
 	if (!process || !process->placed)
 		return 0;
-	if (stream == STREAMS_SEVERAL)
-		return DEVICE_UNKNOWN;
 	thread = this_thread();
 	row = bpf_map_lookup_elem(&places, &thread);
 	current = row ? *row : 0;

@@ -7,7 +7,7 @@ docs/decisions/0017-hip.md has the reasons.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,10 +32,16 @@ class KfdState:
 
 @dataclass(slots=True)
 class _Known:
-    """The known GPUs of a process: `only` is that of all that it does, `by_ordinal` has those that were confirmed."""
+    """The known GPUs of a process: `only` is that of all that it does, while it may open just the GPUs of `listed`.
+
+    `by_ordinal` has those that were confirmed, which stay: counts with a GPU keep it. `held_at` is the reading before
+    which the process had memory on its only device.
+    """
 
     only: Labels = field(default_factory=dict)
+    listed: Collection[int] = ()
     by_ordinal: dict[int, Labels] = field(default_factory=dict)
+    held_at: KfdState | None = None
 
     def of(self, device: int, first: bool) -> Labels:
         ordinal = ordinal_of(device, first)
@@ -70,10 +76,10 @@ class HipGpus:
         `held` are the bytes of GPU memory that the probes saw in use, by device.
         """
         state = self._state()
-        if state and (listed := state.used.get(pid)):
+        if state and state.used.get(pid):
             if len(self._known) >= _MOST_REMEMBERED and pid not in self._known:
                 self._known.clear()
-            self._learn(pid, self._known.setdefault(pid, _Known()), state.gpus, listed, held, first)
+            self._learn(pid, self._known.setdefault(pid, _Known()), state, held, first)
         return self.last(pid, held, first)
 
     def last(self, pid: int, held: Mapping[int, int], first: bool) -> Mapping[int, Labels]:
@@ -86,27 +92,32 @@ class HipGpus:
         self._known.pop(pid, None)
         self._environ.pop(pid, None)
 
-    def _learn(
-        self,
-        pid: int,
-        known: _Known,
-        gpus: Sequence[kfd.KfdGpu],
-        listed: _Listed,
-        held: Mapping[int, int],
-        first: bool,
-    ) -> None:
-        gpus = [gpu for gpu in gpus if gpu.id in listed]
-        known.only = {}
+    def _learn(self, pid: int, known: _Known, state: KfdState, held: Mapping[int, int], first: bool) -> None:
+        listed = state.used[pid]
+        gpus = [gpu for gpu in state.gpus if gpu.id in listed]
+        if listed.keys() != known.listed:
+            known.only = {}
         if len(gpus) < len(listed) or None in listed.values() or not all(gpu.labels for gpu in gpus):
             return
+        known.only, known.listed = _only(gpus), set(listed)
         used: dict[int, int] = {}
         for device, size in held.items():
             if (ordinal := ordinal_of(device, first)) is not None:
                 used[ordinal] = used.get(ordinal, 0) + size
-        known.only = _only(gpus) or (_only([gpu for gpu in gpus if listed[gpu.id]]) if len(used) <= 1 else {})
-        if not known.only and used.keys() - known.by_ordinal.keys() and (environ := self._environment(pid)):
-            found = _agreeing(dict(enumerate(visible(environ, gpus))), gpus, listed, used)
-            known.by_ordinal = {ordinal: gpu.labels for ordinal, gpu in found.items()} | known.by_ordinal
+        if known.only or not used.keys() - known.by_ordinal.keys():
+            return
+        ordered = self._ordered(pid, known, gpus)
+        found = {it: gpu.labels for it, gpu in _agreeing(ordered, gpus, listed, used).items()}
+        if first and UNKNOWN not in held and len(used) == 1:
+            found |= _of_only_device(known, state, [gpu for gpu in gpus if listed[gpu.id]], listed, ordered, used)
+        known.by_ordinal = found | known.by_ordinal
+
+    def _ordered(self, pid: int, known: _Known, gpus: Sequence[kfd.KfdGpu]) -> Mapping[int, kfd.KfdGpu]:
+        """Return GPUs by ordinal as the environment has them; none where it is unknown, or not what HIP has read."""
+        environ = self._environment(pid)
+        ordered = dict(enumerate(visible(environ, gpus))) if environ else {}
+        right = all(it in ordered and ordered[it].labels == labels for it, labels in known.by_ordinal.items())
+        return ordered if right else {}
 
     def _environment(self, pid: int) -> bytes:
         """Return the environment, or nothing while it cannot be read: then it is unknown, not empty."""
@@ -122,6 +133,31 @@ def _only(gpus: Sequence[kfd.KfdGpu]) -> Labels:
     """Return the labels of the only GPU; partitions of one GPU have the same."""
     labels = [gpu.labels for gpu in gpus]
     return labels[0] if labels and all(it == labels[0] for it in labels) else {}
+
+
+def _of_only_device(
+    known: _Known,
+    state: KfdState,
+    holding: Sequence[kfd.KfdGpu],
+    listed: _Listed,
+    ordered: Mapping[int, kfd.KfdGpu],
+    used: Mapping[int, int],
+) -> Mapping[int, Labels]:
+    """Return the only GPU with memory for the only device of a process, of which all calls have a known device.
+
+    It is the device's by the environment, or if all along since an earlier reading the probes saw memory there.
+    Memory from hipMemCreate may be on another GPU, and HIP starts with one GPU after the other.
+    """
+    ((ordinal, size),) = used.items()
+    if not size:
+        known.held_at = None
+    elif known.held_at is None:
+        known.held_at = state
+    labels = _only(holding)
+    if not labels or size > sum(listed[gpu.id] or 0 for gpu in holding):
+        return {}
+    agrees = ordinal in ordered and ordered[ordinal].labels == labels
+    return {ordinal: labels} if agrees or (size and known.held_at is not state) else {}
 
 
 def _agreeing(

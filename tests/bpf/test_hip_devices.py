@@ -117,9 +117,9 @@ def test_threads_with_devices_of_their_own(observed: Observed, tree: Tree, start
 def test_the_labels_are_those_of_the_device(observed: Observed, tree: Tree, start: Start) -> None:
     """Series have the labels of the amdgpu collector: the card and the PCI address."""
     job = start()
-    listed(tree, job, 0, 1)
+    listed(tree, job, 1)
     job.run("launch()")
-    wanted = {("card2", BUS[1]): 1}
+    wanted = {("card1", BUS[0]): 1}
     until(lambda: wanted == observed.by(LAUNCHES, job.pid, "card", "pci_bus_id"), "its labels")
     assert wanted == observed.by(SEEN, job.pid, "card", "pci_bus_id")
 
@@ -260,6 +260,54 @@ def test_contexts(observed: Observed, tree: Tree, start: Start) -> None:
     until(lambda: {BUS[1]: 2, "": 2} == by_gpu(observed, LAUNCHES, job), "two known")
 
 
+def read_again(observed: Observed) -> None:
+    """Waits until amdkfd was read twice, of which the second reading began after this call."""
+    for _ in range(2):
+        before = observed.collector.kfd.last.at or 0
+        until(lambda before=before: (observed.collector.kfd.last.at or 0) > before, "a reading")  # type: ignore[misc]
+
+
+def test_a_context_of_another_device(observed: Observed, tree: Tree, start: Start) -> None:
+    """Counts with a GPU keep it after a context function; what follows has none from the start."""
+    job = start()
+    job.run("lib.hipSetDevice(0); new(lib.hipMalloc, size(5 << 20)); launch(); launch()")
+    listed(tree, job, 6)
+    until(lambda: {BUS[0]: 2} == by_gpu(observed, LAUNCHES, job), "the first GPU")
+    job.run("lib.hipCtxSetCurrent(c_void_p(2)); new(lib.hipMalloc, size(9 << 20))\nfor _ in range(700): launch()")
+    listing = tree.sys / "class/kfd/kfd/proc" / str(job.pid)
+    for sizes in ((6, 0), (6, 10), (0, 15)):
+        for gpu, size in zip(IDS, sizes, strict=False):
+            (listing / f"vram_{gpu}").write_text(f"{size * MIB}\n")
+        read_again(observed)
+        assert {BUS[0]: 2, "": 700} == by_gpu(observed, LAUNCHES, job)
+        assert {BUS[0]: 5 * MIB, "": 9 * MIB} == by_gpu(observed, USED, job)
+
+
+def test_a_context_before_the_first_reading(
+    observed: Observed, tree: Tree, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The only GPU with memory may be that of the context."""
+    monkeypatch.setenv("GPU_DEVICE_ORDINAL", "1")
+    job = start()
+    job.run("new(lib.hipMalloc, size(5 << 20)); launch(); lib.hipCtxSetCurrent(c_void_p(2)); launch()")
+    listed(tree, job, 6)
+    for _ in range(3):
+        read_again(observed)
+        assert {"": 2} == by_gpu(observed, LAUNCHES, job)
+
+
+def test_several_devices_without_a_current_one(observed: Observed, tree: Tree, start: Start) -> None:
+    """A launch on several devices, and memory of a pool, have no device in a process that never set one."""
+    job = start()
+    job.run(
+        "new(lib.hipMalloc, size(5 << 20)); launch(); lib.hipExtLaunchMultiKernelMultiDevice(None, 2, 0)\n"
+        "new(lib.hipMallocFromPoolAsync, size(3 << 20), None, None)"
+    )
+    listed(tree, job, 6)
+    until(lambda: {BUS[0]: 1, "": 1} == by_gpu(observed, LAUNCHES, job), "one known")
+    assert {"": 3 * MIB} == by_gpu(observed, USED, job, memory="pool")
+
+
 def test_a_reset_of_one_device(observed: Observed, tree: Tree, start: Start) -> None:
     """Bytes in use on a device are unknown after its reset, and on the other one stay known."""
     job = start()
@@ -288,6 +336,20 @@ def test_a_job_from_before(tree: Tree) -> None:
                 "launch(); on(made); on(old)"
             )
             until(lambda: {BUS[1]: 2, "": 24} == by_gpu(observed, LAUNCHES, job), "its GPU")
+
+
+def test_memory_from_before(tree: Tree) -> None:
+    """Memory from before the probes may be on another GPU than what the process does since."""
+    build_standins()
+    with HipScript() as job:
+        job.run("new(lib.hipMalloc, size(5 << 20)); launch()")
+        with observe(Hasty, sys=tree.sys) as observed:
+            started(observed, job)
+            listed(tree, job, 6)
+            job.run("launch(); lib.hipSetDevice(1)\nfor _ in range(5): launch()")
+            for _ in range(3):
+                read_again(observed)
+                assert {"": 6} == by_gpu(observed, LAUNCHES, job)
 
 
 def test_ends(observed: Observed, start: Start) -> None:

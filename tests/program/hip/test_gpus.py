@@ -83,12 +83,62 @@ def test_an_environment_that_cannot_be_read(node: Node) -> None:
 
 
 def test_the_only_gpu_with_memory(node: Node) -> None:
-    """A process that was seen on one device at most is on the only GPU where it has memory, until it has two."""
+    """The only device of a process is the only GPU with memory, by a reading after it was allocated.
+
+    It stays so when the process uses another device, and memory of an unknown one. The environment, which is not as HIP
+    has read it, then gives no GPU.
+    """
     node.lists(gpu_10=0, gpu_11=GIB)
-    assert {0: SECOND, 255: SECOND} == node.buses({0: GIB, 255: 0})
-    assert {} == node.buses({0: GIB, 2: GIB})
+    assert {} == node.buses({0: GIB})
+    assert {0: SECOND} == node.buses({0: GIB})
+    assert {0: SECOND, 1: SECOND} == node.buses({0: GIB, 1: 0, 2: GIB, 255: 5})
     node.lists(gpu_10=GIB, gpu_11=GIB)
-    assert {} == node.buses({0: GIB, 255: 0})
+    assert {0: SECOND} == node.buses({0: GIB, 2: GIB, 255: GIB})
+
+
+@pytest.mark.parametrize(
+    ("held", "first"),
+    [
+        ({0: GIB, 255: 0}, True),
+        ({0: GIB, 255: GIB}, True),
+        ({0: GIB, 2: 0}, True),
+        ({0: 0}, True),
+        ({0: GIB + 1}, True),
+        ({0: GIB}, False),
+        ({2: 0}, False),
+        ({0: 0, 1: GIB}, False),
+    ],
+    ids=str,
+)
+def test_memory_that_may_be_of_another_device(node: Node, held: Mapping[int, int], first: bool) -> None:
+    """The only GPU with memory may be that of calls of an unknown device, or that of threads from before the probes."""
+    node.environ.write_bytes(b"GPU_DEVICE_ORDINAL=1\0")
+    node.lists(gpu_10=0, gpu_11=GIB)
+    assert [{}, {}, {}] == [node.buses(held, first) for _ in range(3)]
+
+
+def test_memory_between_two_readings(node: Node) -> None:
+    """Memory that was freed before the second reading shows nothing about what is allocated after it."""
+    node.environ.write_bytes(b"GPU_DEVICE_ORDINAL=1\0")
+    node.lists(gpu_10=0, gpu_11=GIB)
+    assert [{}, {}, {}] == [node.buses({0: size}) for size in (5, 0, 5)]
+    assert {0: SECOND} == node.buses({0: 5})
+
+
+def test_a_device_with_unseen_memory(node: Node) -> None:
+    """Memory that the probes do not see is of the only device where the environment has the same GPU."""
+    node.lists(gpu_10=GIB, gpu_11=0)
+    assert {0: FIRST} == node.buses({0: 0})
+
+
+def test_the_only_gpu_that_a_process_may_open(node: Node) -> None:
+    """The GPU is that of all calls, also while its memory cannot be read; until the process may open another one."""
+    node.lists(gpu_11=0)
+    assert {0: SECOND, 2: SECOND, 255: SECOND} == node.buses({0: 0, 2: 5, 255: 5}, first=False)
+    (node.tree.sys / f"class/kfd/kfd/proc/{PID}/vram_11").write_text("much\n")
+    assert {0: SECOND, 2: SECOND, 255: SECOND} == node.buses({0: 0, 2: 5, 255: 5}, first=False)
+    node.lists(gpu_10=0)
+    assert {} == node.buses({0: 0, 2: 5, 255: 5}, first=False)
 
 
 def test_what_cannot_be_read(node: Node) -> None:
