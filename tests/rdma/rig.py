@@ -27,7 +27,7 @@ REPOSITORY = Path(__file__).parents[2]
 BUILD = REPOSITORY / "build/rdma"
 BOOT_SECONDS = 240.0
 _BOOTS = 3
-"""Times that a machine is started whose kernel crashes before it is up: emulated by QEMU 7.2 on 16 processors, one that
+"""Starts of a machine, where its kernel crashes before it is up: on 16 processors that QEMU 7.2 emulates, a kernel that
 changes its own code does so now and then. Nothing of the exporter runs by then."""
 DEVICE, PORT = "rxe0", "1"
 COUNTERS = f"/sys/class/infiniband/{DEVICE}/ports/{PORT}/hw_counters"
