@@ -387,7 +387,7 @@ def test_the_same_program_again_and_again(tmp_path: Path) -> None:
         subprocess.Popen([sys.executable, again, "4"], env=environment) as process,
     ):
         try:
-            until(lambda: sum(observed.sums(LAUNCHES)[LAUNCHES].values()) == 500, "all calls counted")
+            until(lambda: sum(observed.sums(LAUNCHES)[LAUNCHES].values()) == 500, lambda: observed.values(LAUNCHES))
             until(lambda: process.pid in observed.collector.ledger, "the last one known")
             assert 5 * MIB == sum(observed.sums(ALLOCATED)[ALLOCATED].values())
             used = observed.values(USED, process.pid, api_layer="driver")
