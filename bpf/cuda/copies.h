@@ -3,6 +3,7 @@
 #pragma once
 #include "contexts.h"
 #include "ranges.h"
+#include "spans.h"
 
 enum end { end_unknown, end_device, end_managed, end_host, end_pageable, end_pinned };
 

@@ -8,6 +8,7 @@
 #include "linked.h"
 #include "mappings.h"
 #include "memory.h"
+#include "pools.h"
 #include "spans.h"
 
 /* The effect of a call that succeeded. */
@@ -18,6 +19,7 @@ static __always_inline void apply(const struct thread *thread, const struct flig
 
 	switch (call->cookie.effect) {
 	case effect_allocate:
+	case effect_allocate_from:
 	case effect_allocate_pitch:
 	case effect_allocate_extent:
 	case effect_register:
@@ -78,8 +80,14 @@ static __always_inline void apply(const struct thread *thread, const struct flig
 		else if (call->cookie.effect != effect_primary_release)
 			end_unknown_context(thread->tgid);
 		break;
-	case effect_pool:
-		watch_pool(thread, call);
+	case effect_pool_create:
+	case effect_pool_at:
+	case effect_pool_of_device:
+	case effect_pool_import:
+		note_pool(thread, call, now);
+		break;
+	case effect_pool_destroy:
+		destroy_pool(thread, call);
 		break;
 	default:
 		break;
@@ -270,6 +278,7 @@ int forget(void *ctx __attribute__((unused)))
 	bpf_for_each_map_elem(&contexts, drop_context, NULL, 0);
 	drop_ended(primaries);
 	drop_ended(context_devices);
+	drop_ended(pools);
 	bpf_for_each_map_elem(&ended, drop_process, NULL, 0);
 	return 0;
 }

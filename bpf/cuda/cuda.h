@@ -27,6 +27,7 @@ enum host { host_none, host_unknown, host_pageable, host_pinned, host_managed } 
 enum effect {
 	effect_none,
 	effect_allocate,	/* *arg0 is the address, arg1 the size */
+	effect_allocate_from,	/* the same, arg2 the pool */
 	effect_allocate_pitch,	/* *arg0, *arg1 the pitch, arg3 the height */
 	effect_allocate_extent, /* *arg0 a cudaPitchedPtr, then a cudaExtent by value */
 	effect_register,	/* arg0, arg1 */
@@ -51,7 +52,11 @@ enum effect {
 	effect_primary_release, /* of device arg0 */
 	effect_primary_reset,	/* of device arg0 */
 	effect_device_reset,	/* the current context */
-	effect_pool,		/* *arg0, with memory in the place at arg1 + bytes_at */
+	effect_pool_create,	/* *arg0 a pool, arg1 the properties */
+	effect_pool_at,		/* *arg0 a pool, arg1 a location, arg2 the type of its memory */
+	effect_pool_of_device,	/* *arg0 a pool, of device arg1 */
+	effect_pool_import,	/* *arg0 a pool */
+	effect_pool_destroy,	/* arg0 */
 } __attribute__((packed));
 
 RETURNING()
@@ -67,12 +72,12 @@ struct cookie {
 	enum effect effect;
 	enum memory memory;
 	enum direction direction; /* of a copy, if its name has it */
-	__u8 bytes_at; /* which argument has a copy's size, or a new context's device; see effect_pool */
-	__u8 host_at;  /* which argument points to a copy's host side, or NO_ARGUMENT */
+	__u8 bytes_at;		  /* which argument has a copy's size, or a new context's device */
+	__u8 host_at;		  /* which argument points to a copy's host side, or NO_ARGUMENT */
 };
 
 /* `device` in keys: 0 while the process has used one device at most, else the ordinal + 1 of the device of the
- * thread's current context, or this where that is not known. */
+ * thread's current context or of the memory's pool, or this where that is not known, or host memory. */
 #define DEVICE_UNKNOWN 0xffff
 
 struct call_key {
@@ -123,11 +128,13 @@ struct live_key {
 	__u64 address;
 };
 
+#define NO_CONTEXT (~0ull) /* the owner of what no context takes with it */
+
 struct live {
 	__u64 bytes;
-	__u64
-	    owner; /* of an allocation: the context that takes it with it; of a mapping: its handle; of a handle:
-			where it is mapped whole, once, by a mapping without a row; 0 if none or unknown */
+	/* Of an allocation: the context that takes it with it, or NO_CONTEXT; of a mapping: its handle; of a handle: where
+	 * it is mapped whole, once, by a mapping without a row; 0 if none or unknown. */
+	__u64 owner;
 	__u64 since_ns; /* distinguishes a reused handle from the one before; a mapping has its handle's */
 	__u32 refs;	/* of a handle: creation and retentions not yet released */
 	__u32 mappings; /* of a handle */
@@ -151,6 +158,7 @@ enum table {
 	table_copies,
 	table_primaries,
 	table_context_devices,
+	table_pools,
 	TABLES
 };
 
@@ -234,7 +242,7 @@ struct span {
 	char comm[16]; /* the thread's */
 	enum host host;
 	__u8 zero;
-	__u16 device; /* ordinal + 1, 0 if unknown */
+	__u16 device; /* ordinal + 1, 0 if unknown; or DEVICE_UNKNOWN */
 	__u32 unused;
 };
 EVENTS(cuda_spans, struct span, 256 * 1024);
@@ -284,13 +292,3 @@ const volatile __u64 allocation_span_bytes = 1ull << 26;
 const volatile __u64 copy_span_bytes = 1ull << 26;
 const volatile __u64 wait_span_ns = 100000000;
 const volatile __u64 spans_per_second = 100; /* of a process; of all together ten times that */
-
-/* What a call turned out to have done; goes into its span. */
-struct outcome {
-	__u64 bytes;
-	__u64 address;
-	enum memory memory;
-	enum direction direction;
-	enum host host;
-	__u8 zero[5];
-};

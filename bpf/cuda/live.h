@@ -119,7 +119,7 @@ struct sweep {
 static __always_inline bool goes_with_context(const struct live_key *key, const struct live *held,
 					      const struct sweep *sweep)
 {
-	return key->tgid == sweep->tgid && key->thing == thing_allocation && held->memory != memory_pool &&
+	return key->tgid == sweep->tgid && key->thing == thing_allocation && held->owner != NO_CONTEXT &&
 	       held->since_ns <= sweep->before_ns;
 }
 

@@ -5,6 +5,8 @@
  * entry away when it is called and puts it back if it fails; one found where a new one belongs was freed unseen. */
 #pragma once
 #include "live.h"
+#include "pools.h"
+#include "spans.h"
 
 /* What cudaMalloc3D fills in, and is given by value (driver_types.h). */
 struct pitched {
@@ -21,11 +23,6 @@ struct extent {
 #else
 #define BY_VALUE(call, argument) ((void *)(call)->arguments[argument])
 #endif
-
-#define LOCATION_AT 8 /* of CUmemAllocationProp.location (cuda.h) */
-#define LOCATION_DEVICE 1
-#define LOCATION_HOST 2
-#define LOCATION_HOST_NUMA_CURRENT 4
 
 /* Where the size and address of a successful allocation stand. */
 static __always_inline void measure(const struct flight *call, struct outcome *outcome)
@@ -45,10 +42,9 @@ static __always_inline void measure(const struct flight *call, struct outcome *o
 		bpf_probe_read_user(&extent, sizeof(extent), BY_VALUE(call, 1));
 		outcome->bytes = made.pitch * extent.height * extent.depth;
 	} else if (call->cookie.effect == effect_create) {
-		__u32 location = 0;
+		struct location location = read_location(arguments[2] + LOCATION_AT);
 
-		bpf_probe_read_user(&location, sizeof(location), (void *)(arguments[2] + LOCATION_AT));
-		if (location >= LOCATION_HOST && location <= LOCATION_HOST_NUMA_CURRENT)
+		if (in_host(&location))
 			outcome->memory = memory_pinned_host;
 	}
 }
@@ -56,12 +52,9 @@ static __always_inline void measure(const struct flight *call, struct outcome *o
 /* Physical memory lies where its properties have it, whatever is current. */
 static __always_inline __u16 device_of_handle(__u64 properties, __u16 current)
 {
-	struct {
-		__u32 type, id;
-	} location = {};
+	struct location location = read_location(properties + LOCATION_AT);
 
-	bpf_probe_read_user(&location, sizeof(location), (void *)(properties + LOCATION_AT));
-	return location.type == LOCATION_DEVICE && location.id < MOST_DEVICES ? location.id + 1 : current;
+	return on_device(&location) ? location.id + 1 : current;
 }
 
 static __always_inline __u32 stack_of(const struct thread *thread)
@@ -94,7 +87,7 @@ static __always_inline void send_out_of_memory(const struct thread *thread, cons
 	enum effect effect = call->cookie.effect;
 	struct allocation *sent;
 
-	if (effect != effect_allocate && effect != effect_allocate_pitch &&
+	if (effect != effect_allocate && effect != effect_allocate_from && effect != effect_allocate_pitch &&
 	    effect != effect_allocate_extent && effect != effect_create)
 		return;
 	sent = reserve(allocations);
@@ -108,6 +101,8 @@ static __always_inline void send_out_of_memory(const struct thread *thread, cons
 				    .device = device_of(thread_id(thread)),
 				    .api = call->cookie.api,
 				    .failed = 1};
+	if (effect == effect_allocate_from)
+		locate_in_pool(thread->tgid, call, &sent->memory, &sent->device);
 	bpf_ringbuf_submit(sent, BPF_RB_FORCE_WAKEUP);
 }
 
@@ -129,7 +124,7 @@ static __always_inline void send_allocation(const struct live_key *key, const st
 static __always_inline void allocate(const struct thread *thread, const struct flight *call, __u64 now,
 				     struct outcome *outcome)
 {
-	bool handle = call->cookie.effect == effect_create;
+	bool handle = call->cookie.effect == effect_create, pooled = call->cookie.memory == memory_pool;
 	struct live_key key = {.tgid = thread->tgid, .layer = call->cookie.layer};
 	struct live new = {.since_ns = now, .refs = 1};
 
@@ -143,26 +138,19 @@ static __always_inline void allocate(const struct thread *thread, const struct f
 	new.device = device_of(thread_id(thread));
 	if (handle && new.device)
 		new.device = device_of_handle(call->arguments[2], new.device);
-	/* Destroying a context does not free these two kinds (cuda.h, cuCtxDestroy). */
-	if (!handle && outcome->memory != memory_pool)
-		new.owner = current_context(thread);
+	/* Destroying a context frees neither handles nor pools (cuda.h, cuCtxDestroy). */
+	if (!handle)
+		new.owner = pooled ? NO_CONTEXT : current_context(thread);
+	if (call->cookie.effect == effect_allocate_from) {
+		locate_in_pool(thread->tgid, call, &new.memory, &new.device);
+		outcome->memory = new.memory;
+	}
+	outcome->device = new.device;
 	if (profiled)
 		new.stack = stack_of(thread);
 	hold(&key, &new);
 	if (profiled)
 		send_allocation(&key, &new);
-}
-
-/* Pools are in no range: of a process that has one of host memory, it is not known what kind the rest is. */
-static __always_inline void watch_pool(const struct thread *thread, const struct flight *call)
-{
-	__u8 at = call->cookie.bytes_at;
-	__u32 location = LOCATION_HOST;
-
-	if (at != NO_ARGUMENT)
-		bpf_probe_read_user(&location, sizeof(location), (void *)(call->arguments[1] + at));
-	if (location != LOCATION_DEVICE)
-		make_unsure(thread->tgid);
 }
 
 static __always_inline struct live_key freed_key(const struct thread *thread, const struct flight *call)

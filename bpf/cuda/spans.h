@@ -3,6 +3,18 @@
 #pragma once
 #include "contexts.h"
 
+/* What a call turned out to have done; goes into its span. */
+struct outcome {
+	__u64 bytes;
+	__u64 address;
+	enum memory memory;
+	enum direction direction;
+	enum host host;
+	__u8 zero;
+	__u16 device; /* as in keys; 0: the current context's */
+	__u16 unused;
+};
+
 static __always_inline bool worth_a_span(const struct flight *call, const struct outcome *outcome, __s32 code,
 					 __u64 ns)
 {
@@ -48,7 +60,9 @@ static __always_inline void send_span(const struct thread *thread, const struct 
 			      .bytes = outcome->bytes,
 			      .address = outcome->address,
 			      .context = current_context(thread),
-			      .device = device_of_context(thread->tgid, current_context(thread)),
+			      .device = outcome->device
+					    ? outcome->device
+					    : device_of_context(thread->tgid, current_context(thread)),
 			      .tgid = thread->tgid,
 			      .tid = thread->tid,
 			      .code = code,

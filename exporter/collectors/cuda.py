@@ -32,7 +32,7 @@ from exporter.model import Labels, Metric, Sample
 from exporter.node import Node
 from exporter.probe_collector import ProbeCollector, Receivers, Table
 from exporter.push import SPANS_DROPPED
-from exporter.resolve.process_gpus import ProcessGpus
+from exporter.resolve.process_gpus import UNKNOWN_DEVICE, ProcessGpus
 from exporter.stacks import metrics as stack_metrics
 
 if TYPE_CHECKING:
@@ -166,7 +166,8 @@ class Cuda(ProbeCollector[Activity]):
                 # All calls of the program that runs now are among those of the one before, so it has no other series.
                 yield metrics.SEEN_FROM_START.sample(0, self.node.processes.labels(process.pid))
             if not process.ended:
-                only = process.activity.gpus.get(0, {}) if len(process.activity.devices) <= 1 else {}
+                devices = process.activity.devices.keys() - {UNKNOWN_DEVICE}
+                only = process.activity.gpus.get(0, {}) if len(devices) <= 1 else {}
                 seen = process.pid in covered and (not self.watch or self.watch.whole(process.pid))
                 yield metrics.SEEN_FROM_START.sample(int(seen), {**process.labels, **only})
             if not process.ended and process.pid in covered:

@@ -24,10 +24,7 @@ def layer(symbol: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CudaFunction:
-    """One hooked symbol. `bytes_at` and `host_at` are argument positions of copies; of a new context, its device's.
-
-    Of a pool, `bytes_at` is where in what argument 1 points to its memory's location stands.
-    """
+    """One hooked symbol. `bytes_at` and `host_at` are argument positions of copies; of a new context, its device's."""
 
     name: str
     program: str
@@ -124,12 +121,15 @@ _DRIVER = (
     *_all("cuMemAlloc_v2", "on_enter", effect="allocate"),
     *_all("cuMemAllocPitch_v2", "on_enter", effect="allocate_pitch"),
     *_all("cuMemAllocManaged", "on_enter", effect="allocate", memory="managed"),
-    *_all("cuMemAllocAsync cuMemAllocFromPoolAsync", "on_enter", "_ptsz", effect="allocate", memory="pool"),
+    *_all("cuMemAllocAsync", "on_enter", "_ptsz", effect="allocate", memory="pool"),
+    *_all("cuMemAllocFromPoolAsync", "on_enter", "_ptsz", effect="allocate_from", memory="pool"),
     *_all("cuMemHostAlloc cuMemAllocHost_v2", "on_enter", effect="allocate", memory="pinned_host"),
     *_all("cuMemHostRegister cuMemHostRegister_v2", "on_enter", effect="register", memory="pinned_host"),
-    *_all("cuMemPoolCreate", "on_enter", effect="pool", bytes_at=8),
-    *_all("cuMemGetDefaultMemPool cuMemGetMemPool", "on_enter", effect="pool", bytes_at=0),
-    *_all("cuMemPoolImportFromShareableHandle", "on_enter", effect="pool"),
+    *_all("cuMemPoolCreate", "on_enter", effect="pool_create"),
+    *_all("cuMemGetDefaultMemPool cuMemGetMemPool", "on_enter", effect="pool_at"),
+    *_all("cuDeviceGetDefaultMemPool cuDeviceGetMemPool", "on_enter", effect="pool_of_device"),
+    *_all("cuMemPoolImportFromShareableHandle", "on_enter", effect="pool_import"),
+    *_all("cuMemPoolDestroy", "on_enter", effect="pool_destroy"),
     *_all("cuMemFree_v2", "on_free", effect="free"),
     *_all("cuMemFreeAsync", "on_free", "_ptsz", effect="free", memory="pool"),
     *_all("cuMemFreeHost cuMemHostUnregister", "on_free", effect="free", memory="pinned_host"),
@@ -185,7 +185,8 @@ _RUNTIME = (
     *_all("cudaMallocPitch", "on_enter", effect="allocate_pitch"),
     *_all("cudaMalloc3D", "on_enter", effect="allocate_extent"),
     *_all("cudaMallocManaged", "on_enter", effect="allocate", memory="managed"),
-    *_all("cudaMallocAsync cudaMallocFromPoolAsync", "on_enter", "_ptsz", effect="allocate", memory="pool"),
+    *_all("cudaMallocAsync", "on_enter", "_ptsz", effect="allocate", memory="pool"),
+    *_all("cudaMallocFromPoolAsync", "on_enter", "_ptsz", effect="allocate_from", memory="pool"),
     *_all("cudaMallocHost cudaHostAlloc", "on_enter", effect="allocate", memory="pinned_host"),
     *_all("cudaHostRegister", "on_enter", effect="register", memory="pinned_host"),
     *_all("cudaFree", "on_free", effect="free"),
@@ -226,7 +227,7 @@ UNCOVERED = {
         "describes a graph's node: the work is done by the graph's launch, and not seen call by call"
     ),
     r"cu(da)?Device(Graph|SetGraph|GetGraph)\w*": "memory of graphs is kept by the driver",
-    r"cuda\w*MemPool\w*|cuDevice\w+MemPool|cuMemSetMemPool|cuMemPool(?!Create|ImportFrom)\w*": (
+    r"cuda\w*MemPool\w*|cuDeviceSetMemPool|cuMemSetMemPool|cuMemPool(?!Create|Destroy|ImportFrom)\w*": (
         "manages a pool: what is taken from it is counted where it is taken"
     ),
     r"cu(da)?Memset\w*": "fills memory: no copy",
@@ -247,7 +248,7 @@ UNCOVERED = {
 
 _SOUNDS_LIKE = (
     r"_*cu(da)?\w*(Malloc|Alloc(?!ation)|Free(?!ze)|Launch|Memcpy|Cpy|Synchronize|Host(Un)?[Rr]egister)\w*"
-    r"|cuMem\w+|cuCtx(Create|Destroy|SetCurrent|Push|Pop)\w*|cuDevicePrimaryCtx(Retain|Release|Reset)\w*"
+    r"|cuMem\w+|cuDevice(Get|Set)(Default)?MemPool|cuCtx(Create|Destroy|SetCurrent|Push|Pop)\w*|cuDevicePrimaryCtx(Retain|Release|Reset)\w*"
     r"|cuda(DeviceReset|ThreadExit)\w*|cu(Mipmapped)?Array(3D)?(Create|Destroy)\w*"
 )
 _COVERABLE = rf"(?!(?:{'|'.join(UNCOVERED)})$)(?:{_SOUNDS_LIKE})"

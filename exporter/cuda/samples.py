@@ -44,10 +44,11 @@ def samples(
     parts: dict[tuple[tuple[str, str], ...], list[Counts]] = defaultdict(list)
     for device, counts in process.activity.devices.items():
         parts[tuple(process.activity.gpus.get(device, {}).items())].append(counts)
+    waited = sum(any(counts.waits for counts in counted) for counted in parts.values())
     for gpu, counted in parts.items():
         whole = counted[0] if len(counted) == 1 else together(counted)
         part = _Part({**process.labels, **dict(gpu)}, whole, process.since, unseen, process.ended)
-        yield from part.samples(names, wall_ns, exemplars if len(parts) == 1 else _no_exemplars)
+        yield from part.samples(names, wall_ns, exemplars if waited <= 1 else _no_exemplars)
 
 
 def held(activity: Activity, gpu: Labels, names: Names) -> int | None:

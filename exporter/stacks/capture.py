@@ -35,7 +35,7 @@ from exporter.stacks.ledger import StackLedger
 from exporter.stacks.threads import Key, Threads
 from exporter.stacks.worker import StackWorker
 
-_ALLOCATES = frozenset({"allocate", "allocate_pitch", "allocate_extent", "register", "create"})
+_ALLOCATES = frozenset({"allocate", "allocate_from", "allocate_pitch", "allocate_extent", "register", "create"})
 _TICK_SECONDS = 0.5
 _STACK_SECONDS = 2.0
 _LOOK_SECONDS = 0.01

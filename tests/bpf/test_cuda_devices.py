@@ -186,12 +186,100 @@ def test_frees_are_where_the_memory_was(observed: Observed, node: Node, job: Scr
     until(lambda: {"0": 0, "1": 0} == usage(), "the end of the process")
 
 
+POOLS = """
+one, two = (new(lib.cuDevicePrimaryCtxRetain, device) for device in (0, 1)); lib.cuCtxSetCurrent(one)
+def place(*words):  # in an array, as a CUmemLocation is, and the end of what is before it in CUmemPoolProps
+    return (ctypes.c_int * 24)(*words)
+def made(type, id): return new(lib.cuMemPoolCreate, place(1, 0, type, id))
+def take(mib, pool): return new(lib.cuMemAllocFromPoolAsync, size(mib << 20), pool, None)
+"""
+
+
+@pytest.mark.parametrize(
+    "pool",
+    [
+        "made(1, 1)",
+        "new(lib.cuDeviceGetDefaultMemPool, 1)",
+        "new(lib.cuDeviceGetMemPool, 1)",
+        "new(lib.cuMemGetMemPool, place(1, 1), 1)",
+    ],
+)
+def test_a_pool_of_another_device(observed: Observed, node: Node, job: Script, pool: str) -> None:
+    """Memory that is taken from a pool is on the pool's device, whatever is current when it is taken and freed."""
+    node.listed[job.pid] = {0: 4 * MIB, 1: 9 * MIB}
+    job.run(POOLS)
+    job.run(f"pool = {pool}; held = [take(3, pool), take(5, pool)]; new(lib.cuMemAllocAsync, size(1 << 20), None)")
+
+    def usage() -> dict[str, object]:
+        return by_gpu(observed, "gpu_cuda_memory_usage_bytes", job, api_layer="driver", memory="pool")
+
+    assert {"0": MIB, "1": 8 * MIB} == usage()
+    assert {"0": 3 * MIB, "1": MIB} == by_gpu(observed, "gpu_cuda_memory_unattributed_bytes", job)
+    job.run("lib.cuMemFreeAsync(held[0], None); lib.cuCtxSetCurrent(two); new(lib.cuMemAllocAsync, size(64), None)")
+    assert {"0": MIB, "1": 5 * MIB + 64} == usage()
+
+
+def test_a_pool_on_a_device_without_a_context(observed: Observed, node: Node, job: Script) -> None:
+    """Memory of a pool on another device than the only one of a process is not that one's."""
+    node.listed[job.pid] = {2: 4 * MIB}
+    job.run(POOLS.replace("(0, 1)); ", "(0, 0)); "))
+    job.run("take(1, made(1, 1)); take(3, made(1, 0)); new(lib.cuMemAlloc_v2, size(23))")
+
+    assert {"2": 3 * MIB, "": MIB} == by_gpu(
+        observed, "gpu_cuda_memory_usage_bytes", job, api_layer="driver", memory="pool"
+    )
+    assert {"2": MIB - 23} == by_gpu(observed, "gpu_cuda_memory_unattributed_bytes", job)
+
+
+@pytest.mark.parametrize("contexts", ["(0, 1)", "(0, 0)"])
+@pytest.mark.parametrize("location", [2, 3, 4])
+def test_pools_of_host_memory(observed: Observed, node: Node, job: Script, location: int, contexts: str) -> None:
+    """Memory of such pools is pinned memory of no GPU and outlives the context; other series keep their GPU."""
+    node.listed[job.pid] = {number: 4 * MIB for number in ((0, 1) if contexts == "(0, 1)" else (0,))}
+    job.run(POOLS.replace("(0, 1)); ", f"{contexts}); "))
+    job.run(f"held = [take(mib, made({location}, 1)) for mib in (3, 5)]; new(lib.cuMemAlloc_v2, size(23))")
+
+    def usage(memory: str) -> dict[str, object]:
+        return by_gpu(observed, "gpu_cuda_memory_usage_bytes", job, api_layer="driver", memory=memory)
+
+    assert ({}, {"": 8 * MIB}, {"0": 23}) == (usage("pool"), usage("pinned_host"), usage("device"))
+    assert 4 * MIB - 23 == by_gpu(observed, "gpu_cuda_memory_unattributed_bytes", job)["0"]
+    job.run("lib.cuMemFreeAsync(held[0], None); lib.cuDevicePrimaryCtxReset_v2(0)")
+    until(lambda: usage("device").get("0") == 0, "the device swept")
+    assert {"": 5 * MIB} == usage("pinned_host")
+
+
+@pytest.mark.parametrize("lost", ["lib.cuMemPoolDestroy(pool)", "new(lib.cuMemPoolCreate, place(2, 0, 1, 1))"])
+def test_a_pool_that_is_not_known(observed: Observed, node: Node, job: Script, lost: str) -> None:
+    """A pool that was destroyed, and one with pages that move, has no GPU; nor has one that nobody saw."""
+    node.listed[job.pid] = {0: 0, 1: 0}
+    job.run(POOLS)
+    job.run(f"pool = made(1, 1)\nmade_now = {lost}\ntake(2, made_now if isinstance(made_now, c_uint64) else None)")
+
+    assert {"": 2 * MIB} == by_gpu(observed, "gpu_cuda_memory_usage_bytes", job, api_layer="driver", memory="pool")
+
+
+def test_rows_of_pools_are_given_back(observed: Observed, job: Script) -> None:
+    """A pool has a row until it is destroyed or its process ends; a destruction that fails takes none."""
+    job.run(POOLS)
+    job.run("pools = [made(1, n % 2) for n in range(23)] + [new(lib.cuDeviceGetDefaultMemPool, 1)]")
+    assert 24 == len(observed.kernel("pools", job.pid))
+    job.run("out = [lib.cuMemPoolDestroy(it) for it in pools[3:]]")
+    assert 4 == len(observed.kernel("pools", job.pid))
+    job.end()
+    until(lambda: not observed.kernel("pools", job.pid), "the rows of the ended process are free")
+    assert {} == observed.lost
+
+
 def test_spans_name_the_gpu(observed: Observed, node: Node, job: Script) -> None:
     """The span of an allocation names the GPU that it was made on."""
     node.listed[job.pid] = {0: 0, 1: 0}
     job.run("one, two = (new(lib.cuDevicePrimaryCtxRetain, device) for device in (0, 1)); lib.cuCtxSetCurrent(two)")
     observed.samples()
-    job.run("new(lib.cuMemAlloc_v2, size(1 << 27))")
-    until(lambda: observed.spans, "the span")
+    job.run("new(lib.cuMemAlloc_v2, size(1 << 27)); pool = new(lib.cuDeviceGetDefaultMemPool, 0)")
+    job.run("new(lib.cuMemAllocFromPoolAsync, size(1 << 27), pool, None)")
+    until(lambda: len(observed.spans) == 2, "the spans")
 
-    assert [("1", WHOLE.format(1))] == [(it.process["gpu"], it.process["gpu_uuid"]) for it in observed.spans]
+    assert [(str(number), WHOLE.format(number)) for number in (1, 0)] == [
+        (it.process["gpu"], it.process["gpu_uuid"]) for it in observed.spans
+    ]

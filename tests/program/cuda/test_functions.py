@@ -111,14 +111,19 @@ IS(offsetof(CUDA_MEMCPY3D, dstHost), 128); IS(offsetof(CUDA_MEMCPY3D, dstDevice)
 IS(offsetof(CUDA_MEMCPY3D, WidthInBytes), 176); IS(sizeof(CUDA_MEMCPY3D), 200);
 IS(offsetof(CUDA_MEMCPY3D_PEER, dstDevice), 136); IS(sizeof(CUDA_MEMCPY3D_PEER), 200);
 IS(offsetof(CUmemAllocationProp, location.type), 8); IS(CU_MEM_LOCATION_TYPE_HOST, 2);
-IS(CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT, 4);
+IS(CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT, 4); IS(CU_MEM_LOCATION_TYPE_DEVICE, 1);
+IS(offsetof(CUmemPoolProps, allocType), 0); IS(offsetof(CUmemPoolProps, location.type), 8);
+IS(offsetof(CUmemPoolProps, location.id), 12); IS(sizeof(CUmemLocation), 8);
+#if CUDA_VERSION >= 13000
+IS(CU_MEM_ALLOCATION_TYPE_MANAGED, 2);
+#endif
 IS(CU_MEMORYTYPE_HOST, 1); IS(CU_MEMORYTYPE_DEVICE, 2); IS(CU_MEMORYTYPE_ARRAY, 3); IS(CU_MEMORYTYPE_UNIFIED, 4);
 """
 
 
 @WHEELS
 def test_the_structures_that_are_read(wheel: tuple[str, str], tmp_path: Path) -> None:
-    """The layouts written down in bpf/cuda/copies.h and bpf/cuda/memory.h are those of the headers."""
+    """The layouts written down in bpf/cuda/copies.h, memory.h and pools.h are those of the headers."""
     (tmp_path / "cuda.h").write_text(header(wheel, "cuda.h"))
     (tmp_path / "check.c").write_text(LAYOUTS)
     subprocess.run(["gcc", "-fsyntax-only", "-I", tmp_path, tmp_path / "check.c"], check=True)

@@ -58,13 +58,13 @@ def test_pools(start: Start) -> None:
         "on_gpu, in_host, standard = pool(1, 1, 8 * MIB), pool(2), new(vp, cu.cuDeviceGetDefaultMemPool, 0)\n"
         "held = [take(on_gpu, 3 * MIB), take(on_gpu, 5 * MIB), take(in_host, 7 * MIB), take(standard, 11 * MIB)]"
     )
-    assert {"pool": 26 << 20} == process.counts.memory
+    assert {"pool": 19 << 20, "pinned_host": 7 << 20} == process.counts.memory
     assert {0: 11 << 20, 1: 8 << 20} == process.counts.gpus
     assert OUT_OF_MEMORY == process.run("out = code(take, on_gpu, 1)")
     process.run("ok(cu.cuMemFreeAsync(held[0], None))")
     assert [5 << 20, 8 << 20, 11 << 20] == process.run("out = [used(on_gpu, 7), used(on_gpu, 8), used(standard, 7)]")
     process.run("ok(cu.cuMemPoolDestroy(on_gpu)); ok(cu.cuMemPoolDestroy(in_host))")
-    assert {"pool": 23 << 20} == process.counts.memory
+    assert {"pool": 16 << 20, "pinned_host": 7 << 20} == process.counts.memory
     assert INVALID_VALUE == process.run("out = code(ok, cu.cuMemPoolDestroy(standard))")
     process.run("[ok(cu.cuMemFreeAsync(it, None)) for it in held[1:]]")
     assert ({}, {0: 0, 1: 0}) == (process.counts.memory, process.counts.gpus)

@@ -67,7 +67,7 @@ void give_to_pool(CUmemoryPool pool, uint64_t bytes)
 API CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUpoolProperties *wanted)
 {
 	COUNT;
-	int device = HOLLOW ? 0 : place(&wanted->location);
+	int device = place(&wanted->location);
 
 	if (device == NOWHERE)
 		return COUNTED(INVALID_VALUE);
@@ -129,14 +129,14 @@ API CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
 	return COUNTED(SUCCESS);
 }
 
-/* The one that a place is allocated from: the host has none. */
+/* The one that a place is allocated from: the host has none, unless it is hollow. */
 static CUresult pool_at(CUmemoryPool *pool, const CUlocation *at)
 {
-	int device = HOLLOW ? 0 : place(at);
+	int device = place(at);
 
-	if (device < 0)
+	if (device < 0 && !(HOLLOW && device == IN_HOST_MEMORY))
 		return INVALID_VALUE;
-	*pool = pool_of_device(device);
+	*pool = pool_of_device(device < 0 ? 0 : device);
 	return SUCCESS;
 }
 

@@ -41,6 +41,11 @@ static int counts(enum kind kind)
 	return kind != KIND_VMM && kind != KIND_MODULE;
 }
 
+static const char *kind_of(const struct range *range)
+{
+	return kind_name(range->host ? KIND_PINNED : range->kind);
+}
+
 int is_device(const struct range *range)
 {
 	return range->kind != KIND_PINNED && !range->host;
@@ -105,7 +110,7 @@ void add_range(struct range range)
 	tsearch(it, &tree, compare);
 	pthread_mutex_unlock(&lock);
 	if (counts(range.kind))
-		add_bytes(kind_name(range.kind), 1, range.end - range.begin);
+		add_bytes(kind_of(&range), 1, range.end - range.begin);
 }
 
 int take_range(uint64_t begin, struct range *to)
@@ -125,7 +130,7 @@ int take_range(uint64_t begin, struct range *to)
 		return 0;
 	free(found);
 	if (counts(to->kind))
-		add_bytes(kind_name(to->kind), -1, -(int64_t)(to->end - to->begin));
+		add_bytes(kind_of(to), -1, -(int64_t)(to->end - to->begin));
 	return 1;
 }
 
