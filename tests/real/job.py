@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
 
 from tests.real import releases
 from tests.real.releases import Release
 from tests.softgpu.counts import Counts
+from tests.softgpu.process import Executor
 
 SOFTGPU = Path(__file__).parents[1] / "softgpu"
 BUILD = SOFTGPU / "build"
@@ -47,66 +45,19 @@ def build() -> None:
     subprocess.run(["make", "-s", "-C", SOFTGPU], check=True)
 
 
-class Job:
-    """A context manager. Variables of the job's environment are keywords; `folder` is where calls are counted."""
+class Job(Executor):
+    """One with a release. Variables of its environment are keywords; `folder` is where calls are counted."""
+
+    folder: Path
 
     def __init__(self, release: Release, folder: Path, **environment: object) -> None:
-        self.folder = folder
-        self._process = subprocess.Popen(
-            [releases.python(release), "-c", _LOOP],
-            env={
-                **os.environ,
-                **environment_of(release, folder),
-                "JOB_PRELUDE": release.prelude,
-                **{k: str(v) for k, v in environment.items()},
-            },
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.pid = self._process.pid
-
-    def begin(self, lines: str) -> None:
-        """Like `run`, without waiting for the end."""
-        assert self._process.stdin
-        self._process.stdin.write(json.dumps(lines) + "\n")
-        self._process.stdin.flush()
-
-    def answer(self) -> Any:
-        """Return the value of `out` after the lines begun last."""
-        assert self._process.stdout
-        answer = self._process.stdout.readline()
-        assert answer, "the job ended; its error is above"
-        return json.loads(answer)
-
-    def run(self, lines: str) -> Any:
-        """Executes lines in the job; returns what they leave in `out`."""
-        self.begin(lines)
-        return self.answer()
-
-    @property
-    def counts(self) -> Counts:
-        """Counts of the job's calls by the soft driver so far."""
-        return Counts(self.folder, self.pid)
+        variables = {**environment_of(release, folder), "JOB_PRELUDE": release.prelude, **environment}
+        super().__init__(releases.python(release), _LOOP, folder, variables)
 
     @property
     def runtime_counts(self) -> Counts:
         """The same of the soft runtime."""
         return Counts(self.folder, self.pid, "libcudart")
-
-    def kill(self) -> None:
-        """Ends it as `kill -9` does."""
-        self._process.kill()
-        self._process.wait()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.kill()
-        for stream in (self._process.stdin, self._process.stdout):
-            assert stream
-            stream.close()
 
 
 def environment_of(release: Release, folder: Path) -> Mapping[str, str]:

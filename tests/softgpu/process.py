@@ -1,4 +1,4 @@
-"""A process that calls the soft driver and NVML through ctypes, with lines that a test sends."""
+"""Processes that execute the lines that a test sends, such as calls of the soft driver and NVML through ctypes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -48,20 +48,16 @@ def build(folder: Path) -> Path:
     return folder
 
 
-class Process:
-    """A context manager. `folder` is where the soft driver counts; other variables are keywords."""
+class Executor:
+    """A context manager: a Python process that executes the lines that it is sent. `loop` is what it runs, `folder` is
+    where the soft driver counts, `environment` is added to this process's.
+    """
 
-    def __init__(self, libraries: Path, folder: Path | None, **variables: object) -> None:
-        self._folder = folder
-        counts = {"SOFTGPU_COUNTS": str(folder)} if folder else {}
+    def __init__(self, python: Path | str, loop: str, folder: Path | None, environment: Mapping[str, object]) -> None:
+        self.folder = folder
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _LOOP],
-            env={
-                **os.environ,
-                "LD_LIBRARY_PATH": str(libraries),
-                **counts,
-                **{k: str(v) for k, v in variables.items()},
-            },
+            [python, "-c", loop],
+            env={**os.environ, **{name: str(value) for name, value in environment.items()}},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -78,7 +74,7 @@ class Process:
         """Return the value of `out` after the lines begun last."""
         assert self._process.stdout
         answer = self._process.stdout.readline()
-        assert answer, "the process ended; its error is above"
+        assert answer, "the process has ended; its error is above"
         return json.loads(answer)
 
     def run(self, lines: str) -> Any:
@@ -89,8 +85,8 @@ class Process:
     @property
     def counts(self) -> Counts:
         """Counts of the driver so far."""
-        assert self._folder
-        return Counts(self._folder, self.pid)
+        assert self.folder
+        return Counts(self.folder, self.pid)
 
     def kill(self) -> None:
         """Ends it as `kill -9` does."""
@@ -105,6 +101,14 @@ class Process:
         for stream in (self._process.stdin, self._process.stdout):
             assert stream
             stream.close()
+
+
+class Process(Executor):
+    """One that calls the soft driver and NVML. Variables of its environment are keywords."""
+
+    def __init__(self, libraries: Path, folder: Path | None, **variables: object) -> None:
+        counts = {"SOFTGPU_COUNTS": folder} if folder else {}
+        super().__init__(sys.executable, _LOOP, folder, {"LD_LIBRARY_PATH": libraries, **counts, **variables})
 
 
 Start = Callable[..., Process]
