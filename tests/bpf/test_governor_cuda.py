@@ -84,7 +84,7 @@ def test_a_job_that_only_launches_is_left_alone(tmp_path: Path, monkeypatch: pyt
             assert level(observed, running) is None
         with governed(running, BOUND) as observed:
             until(lambda: observed.attached(other.process.pid, {str(other.library)}), "attached")
-            with background(other, pause_us=100_000) as its:
+            with background(lambda: other.work(0.2, pause_us=100_000)) as its:
                 throttle(observed, running, 0, waits=True)
                 begun, seen = counted(observed, running), hits(observed)
                 stretch = running.work(4, waits=True)
@@ -117,7 +117,7 @@ def test_a_job_that_starts_beside_one_in_windows(tmp_path: Path, monkeypatch: py
         monkeypatch.setattr(process_links, "supported", lambda: False)
     with job(tmp_path) as running, governed(running, BOUND) as observed, ExitStack() as jobs:
         throttle(observed, running, 0, waits=True)
-        with background(running, waits=True):
+        with background(lambda: running.work(0.2, waits=True)):
             late = jobs.enter_context(job(tmp_path))
 
             def launch() -> Stretch:

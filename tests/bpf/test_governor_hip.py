@@ -125,7 +125,7 @@ def test_jobs_beside_one_in_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with Job(HIP, tmp_path) as running, Job(HIP, tmp_path) as other, governed(running, BOUND) as observed:
         until(lambda: observed.attached(other.process.pid, {str(other.library)}), "attached")
         in_windows(observed, running)
-        with background(running, waits=True), Job(HIP, tmp_path) as late:
+        with background(lambda: running.work(0.2, waits=True)), Job(HIP, tmp_path) as late:
             little = other.work(2, pause_us=100_000)
             assert little.total == counted(observed, other)
             late.work(0.5, pause_us=100_000)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from exporter.governor.governor import Governor
 from exporter.governor.processes import cpu_seconds
 from tests.bpf.observed import Observed
 from tests.bpf.verbs_node import PROVIDER, Job, attached, build_standins, observe
+from tests.bpf.working_job import background
 from tests.support import until
 
 pytestmark = [
@@ -62,24 +62,6 @@ def governed(*jobs: Job, bound: float = BOUND) -> Iterator[Observed]:
         yield observed
 
 
-@contextmanager
-def polite(job: Job) -> Iterator[list[Stretch]]:
-    """Let a job post little in the background; what it did is known at the end."""
-    done, over = list[Stretch](), threading.Event()
-
-    def work() -> None:
-        while not over.is_set():
-            done.append(storm(job, 0.2, pause_us=10_000))
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield done
-    finally:
-        over.set()
-        thread.join()
-
-
 def level(observed: Observed) -> int | None:
     name = "accel_exporter_probe_throttle_level"
     found: int | None = observed.value(name, symbol="post_send", library=str(PROVIDER))
@@ -124,7 +106,7 @@ def test_a_job_that_posts_without_pause(monkeypatch: pytest.MonkeyPatch) -> None
             assert level(observed) is None
         bare = storm(job, 0.5)
         with governed(job, other) as observed:
-            with polite(other) as its:
+            with background(lambda: storm(other, 0.2, pause_us=10_000)) as its:
                 throttle(observed, job, 0)
                 seen, stretch = hits(observed, "post_send"), storm(job, 4)
                 assert hits(observed, "post_send") - seen < 0.1 * stretch.calls

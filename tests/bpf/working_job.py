@@ -5,13 +5,15 @@ from __future__ import annotations
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 from tests.bpf.cuda_node import BUILD, build_standins
+
+T = TypeVar("T")
 
 JOB = """
 #include <stdio.h>
@@ -141,13 +143,13 @@ class Job:
 
 
 @contextmanager
-def background(running: Job, waits: bool = False, pause_us: int = 0) -> Iterator[list[Stretch]]:
-    """Let a job work in the background; what it did is known at the end."""
-    done, over = list[Stretch](), threading.Event()
+def background(stretch: Callable[[], T]) -> Iterator[list[T]]:
+    """Let a job work in the background, one stretch after the other; what it did is known at the end."""
+    done, over = list[T](), threading.Event()
 
     def work() -> None:
         while not over.is_set():
-            done.append(running.work(0.2, waits=waits, pause_us=pause_us))
+            done.append(stretch())
 
     thread = threading.Thread(target=work)
     thread.start()
