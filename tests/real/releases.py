@@ -61,7 +61,7 @@ def _torch(version: str, cuda: int, gigabytes: float) -> Release:
 
 
 TORCH = (_torch("2.14.1", 13, 5.5), _torch("2.10.0", 12, 7.0))
-"""2.10 is the last for CUDA 12 on PyPI. 2.15.0, the newest, depends on the runtime as 2.14.1 does and was not tried."""
+"""2.10 is the last for CUDA 12 on PyPI. 2.15.0 depends on the runtime as 2.14.1 does and has not been run."""
 NCCL = Release(
     "NCCL 2.14.3 (PyTorch 1.13.1)", ("torch==1.13.1", "numpy==1.26.4"), 11, 3.4, "import torch", runtime=True
 )

@@ -29,7 +29,7 @@ The table shows that each call of a real program is seen exactly once, and that 
 NVIDIA's runtime authenticates its driver and does not run on the simulated driver, and neither does a library with a
 statically linked runtime (cuBLAS, cuDNN, newer NCCL, the wheels of CuPy 14). PyTorch has a simulated cuBLAS instead:
 each product of matrices is the launch of one kernel, and nothing is multiplied. XLA, which compiles nothing without
-cuDNN, has a stand-in that offers only a handle.
+cuDNN, has a stand-in that offers only a handle. PyTorch 2.15.0, which is newer, has not been run.
 
 SGLang runs whole on the simulated GPU: its server, scheduler, CUDA graphs, kernels that Triton and nvcc compile, and a
 model of random weights. Its tokens are what memory holds that no kernel has written. vLLM runs whole, on processors
