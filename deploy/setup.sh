@@ -73,6 +73,7 @@ if [ "$level" = dev ] || [ "$level" = rdma ]; then
     need nghttp2-client has h2load
     need nghttp2-server has nghttpd
     need iproute2 has ip
+    need dwz has dwz
     need openipmi has ipmi_sim
     need freeipmi-tools test -x /usr/sbin/ipmi-sensors
     need chromium has chromium

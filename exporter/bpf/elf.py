@@ -48,12 +48,15 @@ class Elf(ElfFile):
     @property
     def build_id(self) -> str:
         """The linker's build id in lower-case hex, empty when there is none."""
-        for segment in self._segments:
-            if segment.kind == _NOTES and segment.in_file <= _MAX_NOTES:
-                found = _find_note(self._read(segment.offset, segment.in_file), b"GNU\0", _BUILD_ID)
-                if found:
-                    return found.hex()
+        for offset, size in self._notes():
+            found = _find_note(self._read(offset, size), b"GNU\0", _BUILD_ID) if size <= _MAX_NOTES else None
+            if found:
+                return found.hex()
         return ""
+
+    def _notes(self) -> Iterator[tuple[int, int]]:
+        """Yield offset and size of each table of notes in the file."""
+        return ((it.offset, it.in_file) for it in self._segments if it.kind == _NOTES)
 
     @property
     def symbol_count(self) -> int:

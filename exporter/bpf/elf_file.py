@@ -11,7 +11,7 @@ import stat
 import struct
 import time
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 X86_64, AARCH64 = 62, 183
 
@@ -20,7 +20,6 @@ _SEGMENT = struct.Struct("<IIQQQQQQ")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 
 _ELF64_LITTLE = b"\x7fELF\x02\x01\x01"
-_EXECUTABLE_OR_SHARED = (2, 3)
 _LOAD, _EXECUTE = 1, 1
 _MOST_NAMES = 1 << 16
 """Bytes of names of sections: a real library has some hundred."""
@@ -68,6 +67,9 @@ class Section(NamedTuple):
 
 class ElfFile:
     """An open ELF file. Use as a context manager, or close it."""
+
+    KINDS: ClassVar[tuple[int, ...]] = (2, 3)
+    """Values of e_type: an executable file, a shared object."""
 
     def __init__(self, descriptor: int) -> None:
         """Takes over the descriptor of a regular file; see `open`."""
@@ -137,7 +139,7 @@ class ElfFile:
         segment_size, segment_count, section_size, section_count, self._names = counts
         if not ident.startswith(_ELF64_LITTLE):
             raise ElfError("not a 64-bit little-endian ELF file")
-        if kind not in _EXECUTABLE_OR_SHARED:
+        if kind not in self.KINDS:
             raise ElfError("neither a program nor a shared library")
         if segment_count and segment_size != _SEGMENT.size or section_count and section_size != _SECTION.size:
             raise ElfError("headers of an unknown size")

@@ -19,7 +19,8 @@ from dataclasses import asdict
 
 from exporter.bpf import confined, privileges
 from exporter.stack_profiles.model import Frame
-from exporter.stacks import demangle, libdw, machine
+from exporter.stacks import debug_files, demangle, libdw, machine
+from exporter.stacks.debug_files import Request
 from exporter.stacks.files import CodeFile
 from exporter.stacks.memory import Memory
 from exporter.stacks.merge import Merged, PythonFrame, merge
@@ -109,8 +110,11 @@ class Naming:
             self._admit(json.loads(message[1:]), list(descriptors))
         elif message[:1] == DEBUG:
             contents = json.loads(message[1:])
-            for descriptor in descriptors:
-                self._files[contents["number"]].take_debug_file(descriptor)
+            file = self._files[contents["number"]]
+            if descriptors:
+                file.take_debug_file(descriptors[0])
+            else:
+                file.wanted = None
             self._send({"opened": contents["pid"]})
         return message
 
@@ -198,15 +202,15 @@ class Naming:
                 number = frame.place.module
                 file = self._files.get(number)
                 if file and file.unnamed(frame.place.address):
-                    if file.wants_debug_file:
-                        self._find_debug_file(pid, number, file)
+                    while file.wanted:  # a debug file may refer to another one
+                        self._find_debug_file(Request(pid, number, file.wanted))
                     wanted.setdefault(number, []).append(frame.place.address)
         for number, addresses in wanted.items():
             self._files[number].look_up(addresses)
 
-    def _find_debug_file(self, pid: int, number: int, file: CodeFile) -> None:
-        self._opener.sendall(DEBUG + f"{pid} {number} {file.build_id}".encode())
-        file.wants_debug_file = False
+    def _find_debug_file(self, request: Request) -> None:
+        """Ask the opener for a file of debug information, and wait until it has been taken or is known to be absent."""
+        self._opener.sendall(DEBUG + debug_files.message(request))
         while (message := self._receive())[:1] != DEBUG:
             if message[:1] != ADMIT:
                 self._waiting.append(message)

@@ -11,11 +11,13 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from exporter.stacks import libdw
+from exporter.stacks.debug_files import WantedFile, below_dwz
 
 MOST_UNITS = 1 << 16
 """Units of a file that lacks .debug_aranges, and ranges of each, are looked through to this number."""
 _MOST_SCOPES = 256
 _LONGEST = 512
+_SHORTEST_BUILD_ID, _LONGEST_BUILD_ID = 4, 32
 _NO_FILE = b"???"
 """Number 0 before DWARF 5."""
 _READ = 0  # DWARF_C_READ
@@ -50,6 +52,7 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {  # result, then arguments
     "dwarf_begin_elf": (_P, _P, _I, _P),
     "dwarf_end": (_I, _P),
     "dwarf_setalt": (None, _P, _P),
+    "dwelf_dwarf_gnu_debugaltlink": (ctypes.c_ssize_t, _P, ctypes.POINTER(_TEXT), ctypes.POINTER(_P)),
     "dwarf_addrdie": (_ONE, _P, _U64, _ONE),
     "dwarf_get_units": (_I, _P, _P, ctypes.POINTER(_P), _P, _P, _ONE, _P),
     "dwarf_ranges": (ctypes.c_ssize_t, _ONE, ctypes.c_ssize_t, *[ctypes.POINTER(_U64)] * 3),
@@ -82,9 +85,29 @@ class DebugInfo:
     def __init__(self, elf: Any) -> None:
         self._dw = _functions()
         self._dwarf = self._dw.dwarf_begin_elf(elf, _READ, None)
-        if self._dwarf:  # where a file names another one as its supplement, libdw would open that
+        if self._dwarf:  # where a file refers to another one, libdw would open that
             self._dw.dwarf_setalt(self._dwarf, self._dwarf)
+        self._supplement = None
+        self._named = self.wanted is None
+        """False where names may be in a supplementary file: libdw would look for them in this one."""
         self._ranges: list[tuple[int, int, _Die]] | None = None
+
+    @property
+    def wanted(self) -> WantedFile | None:
+        """The supplementary file that this one refers to, made by dwz; None without one."""
+        path, build_id = _TEXT(), _P()
+        if not self._dwarf:
+            return None
+        size = self._dw.dwelf_dwarf_gnu_debugaltlink(self._dwarf, ctypes.byref(path), ctypes.byref(build_id))
+        if not _SHORTEST_BUILD_ID <= size <= _LONGEST_BUILD_ID:
+            return None
+        return WantedFile(ctypes.string_at(build_id, size).hex(), below_dwz(_text(path.value)))
+
+    def take_supplement(self, elf: Any) -> None:
+        """Read what this file refers to from a supplementary file, which libelf has open as `elf`."""
+        if self._dwarf and (supplement := self._dw.dwarf_begin_elf(elf, _READ, None)):
+            self._dw.dwarf_setalt(self._dwarf, supplement)
+            self._supplement, self._named = supplement, True
 
     def calls(self, address: int) -> list[SourceLine]:
         """Return the function that an address, before relocation, is in, after those inlined into it, innermost first;
@@ -106,9 +129,10 @@ class DebugInfo:
         return found or ([SourceLine("", file, line)] if line else [])
 
     def close(self) -> None:
-        if self._dwarf:
-            self._dw.dwarf_end(self._dwarf)
-        self._dwarf, self._ranges = None, None
+        for it in (self._dwarf, self._supplement):
+            if it:
+                self._dw.dwarf_end(it)
+        self._dwarf, self._supplement, self._ranges = None, None, None
 
     def _unit(self, address: int) -> _Die | None:
         unit = _Die()
@@ -150,7 +174,7 @@ class DebugInfo:
             libdw.libraries()[2].free(found)
 
     def _name(self, die: _Die) -> str:
-        for name in (_LINKAGE_NAME, _MIPS_LINKAGE_NAME, _NAME):
+        for name in (_LINKAGE_NAME, _MIPS_LINKAGE_NAME, _NAME) if self._named else ():
             attribute = _Attribute()
             if self._dw.dwarf_attr_integrate(ctypes.byref(die), name, ctypes.byref(attribute)):
                 text = self._dw.dwarf_formstring(ctypes.byref(attribute))

@@ -9,10 +9,11 @@ from typing import ClassVar
 
 from exporter.bpf.elf_file import ElfError
 from exporter.stacks import libdw
+from exporter.stacks.debug_files import WantedFile
 from exporter.stacks.debug_info import DebugInfo, SourceLine
 from exporter.stacks.demangle import demangle
 from exporter.stacks.libdw import FrameInformation, UnwindRule
-from exporter.stacks.object_file import ObjectFile
+from exporter.stacks.object_file import ObjectFile, SupplementaryFile
 
 _MOST_KEPT = 1 << 16
 MOST_UNPACKED = 64 << 20
@@ -32,7 +33,7 @@ class CodeFile:
         self._sources: dict[int, tuple[SourceLine, ...]] = {}
         self._elf: ObjectFile | None = None
         self._frames: FrameInformation | None = None
-        self._debug_file: ObjectFile | None = None
+        self._debug_files: list[ObjectFile] = []
         self._debug: DebugInfo | None = None
         try:
             self._elf = ObjectFile(descriptor)
@@ -41,33 +42,48 @@ class CodeFile:
             self._elf = None
         self._debug = self._debug_info(self._elf, self._frames)
         self.build_id = _build_id(self._elf)
-        self.wants_debug_file = bool(self._frames and self.build_id and self._debug is None)
-        """True if the file's debug information can only be in another file, which has not been taken yet."""
+        self.wanted: WantedFile | None = None
+        """A file with debug information of this one, to be given to take_debug_file."""
+        if self._debug:
+            self.wanted = self._debug.wanted
+        elif self._frames and self.build_id:
+            self.wanted = WantedFile(self.build_id)
 
     def take_debug_file(self, descriptor: int) -> None:
-        """Take over the descriptor of a file that should have its symbols and debug information."""
+        """Take over the descriptor of a file that should be the wanted one: a debug file, or a supplementary file."""
+        wanted, self.wanted = self.wanted, None
         try:
-            file = ObjectFile(descriptor)
+            file = ObjectFile(descriptor) if self._debug is None else SupplementaryFile(descriptor)
         except (ElfError, OSError):
             return
-        if self._debug is None and _build_id(file) == self.build_id:
-            self._debug_file = file
-            self._debug = self._debug_info(file, FrameInformation(file.fileno(), ()))
-            self._sources.clear()
-        else:
+        if wanted is None or _build_id(file) != wanted.build_id:
             file.close()
+            return
+        self._debug_files.append(file)
+        frames = FrameInformation(file.fileno(), ())
+        if self._debug is None:
+            self._debug = self._debug_info(file, frames)
+            self.wanted = self._debug.wanted if self._debug else None
+        elif self._fits(file):
+            self._debug.take_supplement(frames.elf)
+        self._sources.clear()
 
     @classmethod
     def _debug_info(cls, file: ObjectFile | None, frames: FrameInformation | None) -> DebugInfo | None:
         """Return the debug information of a file that has some, if there is room for what has to be unpacked."""
         if file is None or frames is None or not frames.elf:
             return None
+        return DebugInfo(frames.elf) if cls._fits(file) else None
+
+    @staticmethod
+    def _fits(file: ObjectFile) -> bool:
+        """Return whether a file has debug information, and room for what has to be unpacked, which is then taken."""
         with suppress(ElfError, OSError):
             size = file.unpacked_debug_info
-            if size is not None and cls.unpacked + size <= MOST_UNPACKED:
+            if size is not None and CodeFile.unpacked + size <= MOST_UNPACKED:
                 CodeFile.unpacked += size
-                return DebugInfo(frames.elf)
-        return None
+                return True
+        return False
 
     def address_of(self, offset: int) -> int | None:
         """Return the address, before relocation, of an offset in the file; None where that is no code."""
@@ -95,7 +111,10 @@ class CodeFile:
         if len(self._sources) + len(wanted) > _MOST_KEPT:
             self._sources.clear()
         found: dict[int, str] = {}
-        for file in (self._debug_file, self._elf):  # of several names for a function, that of .dynsym is the one in use
+        for file in (
+            *self._debug_files,
+            self._elf,
+        ):  # of several names for a function, that of .dynsym is the one in use
             with suppress(ElfError, OSError, MemoryError):
                 found |= file.names(wanted) if file else {}
         for address in wanted:
@@ -129,7 +148,7 @@ class CodeFile:
         if self._debug:
             self._debug.close()
         self._debug = self._frames = None
-        for file in (self._elf, self._debug_file):
+        for file in (self._elf, *self._debug_files):
             if file:
                 file.close()
 

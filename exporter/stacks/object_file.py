@@ -17,6 +17,8 @@ _DEBUG = (".debug_info", ".zdebug_info")
 _SHF_COMPRESSED = 1 << 11
 _COMPRESSED = struct.Struct("<IIQQ")
 """Elf64_Chdr of elf.h: type, reserved, size, alignment."""
+_RELOCATABLE, _NOTE = 1, 7
+"""e_type and sh_type."""
 _OBJECT, _FUNCTION, _INDIRECT = 1, 2, 10
 _MOST_SYMBOLS = 1 << 23
 _LONGEST_NAME = 1024
@@ -121,3 +123,17 @@ class ObjectFile(Elf):
             .partition(b"\0")[0]
             .decode(errors="replace")
         )
+
+
+class SupplementaryFile(ObjectFile):
+    """An open file that dwz made of what debug files have in common: relocatable, with sections and no segments."""
+
+    KINDS = (_RELOCATABLE, *ObjectFile.KINDS)
+
+    @property
+    def unpacked_debug_info(self) -> int:
+        """The bytes that libdw takes to unpack the file's DWARF, which may be texts alone."""
+        return sum(map(self._unpacked, self.sections()))
+
+    def _notes(self) -> Iterator[tuple[int, int]]:
+        return ((it.offset, it.size) for it in self.sections() if it.kind == _NOTE)

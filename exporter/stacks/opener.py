@@ -18,17 +18,17 @@ from typing import NamedTuple
 
 from exporter.bpf import privileges
 from exporter.bpf.reader import OPENING
+from exporter.stacks import debug_files
 from exporter.stacks.record import MOST_BYTES
 
 ADMIT, END, STACK, FLUSH, AGAIN = b"A", b"E", b"S", b"F", b"N"
 """First bytes of messages of the exporter."""
 REFRESH, DEBUG = b"R", b"D"
-"""Messages of the process that unwinds: the mappings of a process again; the debug file of PID, NUMBER and BUILD-ID."""
+"""Messages of the process that unwinds: the mappings of a process again; a file of debug information."""
 MOST_FILES = 1500
 """Open at once; the child that has so many ends, and its successor begins with none."""
 _USER = re.compile(r"^Uid:\t\d+\t(\d+)", re.MULTILINE)
 _OWN_NUMBER = re.compile(r"^NSpid:.*\t(\d+)$", re.MULTILINE)
-_DEBUG_FILE = re.compile(rb"(\d{1,9}) (\d{1,9}) ([0-9a-f]{8,64})")
 _MOST_MAPPINGS, _MOST_MAPS = 8192, 8 << 20
 _AT_ONCE = 32
 """Mappings in a message: each may have a name of 512 characters, which take six bytes where they are not ASCII."""
@@ -80,21 +80,18 @@ class Opener:
             self._open(int(rest))
         elif kind == REFRESH:
             self._send({"pid": int(rest or 0), "last": True, "gone": True}, [])
-        elif kind == DEBUG and (wanted := _DEBUG_FILE.fullmatch(rest)):
-            self._open_debug_file(*(it.decode() for it in wanted.groups()))
+        elif kind == DEBUG and (wanted := debug_files.request(rest)):
+            self._open_debug_file(wanted)
 
-    def _open_debug_file(self, pid: str, number: str, build_id: str) -> None:
-        """Send the file where Debian, RHEL and others install debug information, in the root of an admitted process."""
-        self._exporter.sendall(json.dumps({"opening": int(pid)}).encode())
-        descriptor = -1
-        if int(pid) in self._admitted:
-            place = f"usr/lib/debug/.build-id/{build_id[:2]}/{build_id[2:]}.debug"
-            descriptor = open_in_root(int(pid), place.split("/"))
+    def _open_debug_file(self, wanted: debug_files.Request) -> None:
+        """Send the first file that is where debug information is installed, in the root of an admitted process."""
+        self._exporter.sendall(json.dumps({"opening": wanted.pid}).encode())
+        places = debug_files.places(wanted) if wanted.pid in self._admitted else ()
+        descriptor = next((it for place in places if (it := open_in_root(wanted.pid, place)) >= 0), -1)
         try:
             found = [descriptor] if descriptor >= 0 else []
-            socket.send_fds(
-                self._unwinder, [DEBUG + json.dumps({"pid": int(pid), "number": int(number)}).encode()], found
-            )
+            answer = json.dumps({"pid": wanted.pid, "number": wanted.number}).encode()
+            socket.send_fds(self._unwinder, [DEBUG + answer], found)
         finally:
             if descriptor >= 0:
                 os.close(descriptor)

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sysconfig
+import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -327,12 +328,20 @@ __attribute__((noinline)) int outer(unsigned long bytes)
 """
 
 
-def test_lines_of_native_code(observed: Observed, tmp_path: Path) -> None:
-    """Functions that the compiler has inlined, and lines, where the library has debug information."""
+@pytest.mark.parametrize("place", ["the file", "a cache of debuginfod"])
+def test_lines_of_native_code(observed: Observed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    """Functions that the compiler has inlined, and lines, where there is debug information for the library."""
     source, library = tmp_path / "inlined.c", tmp_path / "inlined.so"
     source.write_text(INLINED)
-    command = ["clang", "-O2", "-g", "-fPIC", "-shared", source, "-o", library, BUILD / "libcuda.so.1"]
-    subprocess.run([*map(str, command)], check=True)
+    build_id = uuid.uuid4().hex
+    command = ["clang", "-O2", "-g", "-fPIC", "-shared", f"-Wl,--build-id=0x{build_id}", source, "-o", library]
+    subprocess.run([*map(str, command), str(BUILD / "libcuda.so.1")], check=True)
+    if place != "the file":
+        cached = tmp_path / "cache" / build_id / "debuginfo"
+        cached.parent.mkdir(parents=True)
+        subprocess.run(["objcopy", "--only-keep-debug", library, cached], check=True)
+        subprocess.run(["strip", library], check=True)
+        monkeypatch.setenv("DEBUGINFOD_CACHE_PATH", str(tmp_path / "cache"))
     with Script() as script:
         until(lambda: is_known(observed, script.pid), "its interpreter is known")
         script.run(f"ctypes.CDLL({str(library)!r}).outer(c_size_t(4099))")

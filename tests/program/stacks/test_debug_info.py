@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from exporter.stacks import files
+from exporter.stacks.debug_files import WantedFile
 from exporter.stacks.debug_info import SourceLine
 from exporter.stacks.files import CodeFile
 from exporter.stacks.object_file import ObjectFile
@@ -74,7 +75,7 @@ def test_none(tmp_path: Path) -> None:
     file = opened(library)
     assert [SourceLine("outer", "", 0)] == sources(file, call_in(library))
     assert [SourceLine("", "", 0)] == sources(file, 1)
-    assert file.wants_debug_file
+    assert file.wanted == WantedFile(file.build_id)
     file.close()
 
 
@@ -89,13 +90,51 @@ def test_a_file_of_its_own(tmp_path: Path) -> None:
     file, address = opened(stripped), call_in(library)
     assert [SourceLine("outer", "", 0)] == sources(file, address)  # of .dynsym
 
-    for wrong in (other, tmp_path / "code.cpp"):
-        file.take_debug_file(os.open(wrong, os.O_RDONLY))
+    wanted = file.wanted
+    for wrong in (other, tmp_path / "code.cpp", debug):
         assert [SourceLine("outer", "", 0)] == sources(file, address)
-    file.take_debug_file(os.open(debug, os.O_RDONLY))
+        file.wanted = wanted
+        file.take_debug_file(os.open(wrong, os.O_RDONLY))
+        assert file.wanted is None
     found = sources(file, address)
     file.close()
     assert list(zip(FUNCTIONS, LINES, strict=True)) == [(it.function, it.line) for it in found]
+
+
+def supplemented(folder: Path) -> tuple[Path, Path, Path]:
+    """Build a library; return it stripped, its debug file, and the supplementary file that dwz made of two of these."""
+    debug_files, header = [], folder / "common.h"
+    fields = " ".join(f"long number_{n};" for n in range(50))
+    header.write_text(f"struct Common {{ {fields} }}; __attribute__((used)) static Common common;\n")
+    for name in ("one", "two"):
+        (folder / name).mkdir()
+        flags = "-gdwarf-4", f"-Wl,--build-id=0x{name.encode().hex() * 2}", "-include", str(header)
+        library = build(folder / name, *flags)
+        debug_files.append(folder / f"{name}.debug")
+        subprocess.run(["objcopy", "--only-keep-debug", library, debug_files[-1]], check=True)
+    place = folder / ".dwz" / "x86_64-linux-gnu" / "package.debug"
+    place.parent.mkdir(parents=True)
+    subprocess.run(["dwz", "-m", place, "-M", f"/usr/lib/debug/{place.relative_to(folder)}", *debug_files], check=True)
+    stripped = folder / "stripped.so"
+    subprocess.run(["strip", "-o", stripped, folder / "one" / "libcode.so"], check=True)
+    return stripped, debug_files[0], place
+
+
+def test_a_supplementary_file(tmp_path: Path) -> None:
+    """The names of inlined functions are in the file that dwz made, and are found there; without it lines remain."""
+    stripped, debug, supplement = supplemented(tmp_path)
+    address = call_in(tmp_path / "one" / "libcode.so")
+    for given in (debug, supplement):
+        file = opened(stripped)
+        file.take_debug_file(os.open(debug, os.O_RDONLY))
+        wanted = file.wanted
+        assert wanted and wanted.dwz == "x86_64-linux-gnu/package.debug"
+        file.take_debug_file(os.open(given, os.O_RDONLY))  # the first has another build id
+        assert file.wanted is None
+        found = sources(file, address)
+        file.close()
+        assert LINES == [it.line for it in found]
+        assert (FUNCTIONS if given == supplement else ["", "", "outer"]) == [it.function for it in found]
 
 
 def test_too_much_to_unpack(tmp_path: Path) -> None:
