@@ -33,7 +33,8 @@ mount -t tracefs trace /root/sys/kernel/tracing
 mount -t bpf bpf /root/sys/fs/bpf
 mkdir -p "/root/lib/modules/$(uname -r)" "/root$folder_of_commands"
 mount --bind "/root$modules" "/root/lib/modules/$(uname -r)"
-mount -t 9p -o "rw,cache=none,$shared" commands "/root$folder_of_commands"
+# Without it no command would ever arrive; the end of the first process is the end of the machine.
+mount -t 9p -o "rw,cache=none,$shared" commands "/root$folder_of_commands" || exit 1
 hostname "$name"
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8
 exec switch_root /root /bin/bash "$guest" "$folder_of_commands" $address
