@@ -17,13 +17,13 @@ from exporter.bpf.library import Library
 from exporter.bpf.passing import Passing, PassingProcesses
 from exporter.bpf.process_links import LinkedProcesses
 from exporter.bpf.process_user import user_of
-from exporter.call_collector import ERRORS, CallCollector, Rows, sample
+from exporter.call_collector import ERRORS, CallCollector, Rows
 from exporter.governor.subject import Subject
 from exporter.hip import metrics
 from exporter.hip.gpus import HipGpus, read
 from exporter.hip.launches import HipLaunches
 from exporter.hip.records import CALLS, COPIES, LAUNCHES, PROCESSES, TOTALS, WAITS
-from exporter.hip.samples import Names, only_gpu, samples, used_by_device
+from exporter.hip.samples import Names, only_gpu, sample, samples, used_by_device
 from exporter.ledger import Process
 from exporter.model import Metric, Sample
 from exporter.node import Node

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from exporter.amdgpu.metrics import GPU
+from exporter.amdgpu import metrics as amdgpu
 from exporter.model import Kind, Metric
+
+RUNTIME = {"runtime": "hip"}
+"""The labels of every series of a process, which keep the series apart where a query adds them to CUDA's."""
+OWN = (*RUNTIME, *amdgpu.GPU)
+"""The names of the labels that every series of a process has, besides those of the process."""
 
 ALLOCATED = Metric(
     "gpu.hip.memory.allocations",
@@ -12,7 +17,7 @@ ALLOCATED = Metric(
     "memory of hipMemCreate, memory that graphs allocate, and the runtime's own, is not seen.",
     Kind.COUNTER,
     "By",
-    labels=(*GPU, "memory"),
+    labels=(*OWN, "memory"),
     process=True,
 )
 FREED = Metric(
@@ -21,7 +26,7 @@ FREED = Metric(
     "or the address was allocated once more. The sum over implicit is all freed memory, except untracked memory.",
     Kind.COUNTER,
     "By",
-    labels=(*GPU, "memory", "implicit"),
+    labels=(*OWN, "memory", "implicit"),
     process=True,
 )
 USED = Metric(
@@ -32,7 +37,7 @@ USED = Metric(
     "another program replaced the process's program (exec), or hipDeviceReset was called for the device.",
     Kind.GAUGE,
     "By",
-    labels=(*GPU, "memory"),
+    labels=(*OWN, "memory"),
     process=True,
 )
 UNTRACKED = Metric(
@@ -41,7 +46,7 @@ UNTRACKED = Metric(
     "its share of it. Included in the allocations, but not in the frees.",
     Kind.COUNTER,
     "By",
-    labels=(*GPU, "memory"),
+    labels=(*OWN, "memory"),
     process=True,
 )
 UNMATCHED_FREES = Metric(
@@ -49,7 +54,7 @@ UNMATCHED_FREES = Metric(
     "Successful frees without a seen allocation: memory older than the probes, of another process, or untracked. "
     "`memory` is the kind that the called function usually frees.",
     Kind.COUNTER,
-    labels=(*GPU, "memory"),
+    labels=(*OWN, "memory"),
     process=True,
 )
 SEEN_FROM_START = Metric(
@@ -59,7 +64,7 @@ SEEN_FROM_START = Metric(
     "gpu_hip_memory_usage_bytes is absent: memory of unseen calls is in no metric. 0 also if an unknown number of "
     "launches is in no count (--overhead.max-ratio).",
     Kind.GAUGE,
-    labels=GPU,
+    labels=OWN,
     process=True,
 )
 CALLS = Metric(
@@ -67,7 +72,7 @@ CALLS = Metric(
     "Calls by function, failed calls included. A call that one HIP function makes to another is not counted, unless "
     "return probes may not be used or the table of calls in flight is full.",
     Kind.COUNTER,
-    labels=(*GPU, "api"),
+    labels=(*OWN, "api"),
     process=True,
 )
 ERRORS = Metric(
@@ -75,7 +80,7 @@ ERRORS = Metric(
     "Calls that returned an error, by its number (code) and its constant in HIP's headers (error; absent where there "
     "is none). Errors that launches return are not seen. Absent where return probes may not be used.",
     Kind.COUNTER,
-    labels=(*GPU, "api", "code", "error"),
+    labels=(*OWN, "api", "code", "error"),
     process=True,
 )
 LAST_ERROR = Metric(
@@ -83,7 +88,7 @@ LAST_ERROR = Metric(
     "Unix time of the newest call that returned this error.",
     Kind.GAUGE,
     "s",
-    labels=(*GPU, "api", "code", "error"),
+    labels=(*OWN, "api", "code", "error"),
     process=True,
 )
 LAUNCHES = Metric(
@@ -91,14 +96,14 @@ LAUNCHES = Metric(
     "Kernel launch calls, failed calls included: launches requested, not kernels that the GPU has run. A launch on "
     "several devices is one call. Kernels of graphs are not counted.",
     Kind.COUNTER,
-    labels=GPU,
+    labels=OWN,
     process=True,
 )
 GRAPH_LAUNCHES = Metric(
     "gpu.hip.graph.launch.calls",
     "Graph launch calls, failed calls included: one each, however many kernels the graph has.",
     Kind.COUNTER,
-    labels=GPU,
+    labels=OWN,
     process=True,
 )
 LAST_LAUNCH = Metric(
@@ -106,7 +111,7 @@ LAST_LAUNCH = Metric(
     "Unix time of the newest call that launched a kernel or a graph.",
     Kind.GAUGE,
     "s",
-    labels=GPU,
+    labels=OWN,
     process=True,
 )
 COPIED = Metric(
@@ -116,7 +121,7 @@ COPIED = Metric(
     "seen. Absent where return probes may not be used.",
     Kind.COUNTER,
     "By",
-    labels=(*GPU, "direction"),
+    labels=(*OWN, "direction"),
     process=True,
 )
 WAITED = Metric(
@@ -125,7 +130,7 @@ WAITED = Metric(
     "may not be used.",
     Kind.HISTOGRAM,
     "s",
-    labels=(*GPU, "api"),
+    labels=(*OWN, "api"),
     process=True,
 )
 COPIES_UNREAD = Metric(

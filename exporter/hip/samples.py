@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from exporter.call_collector import ERRORS, Rows, distribution, sample
+from exporter import call_collector
+from exporter.call_collector import ERRORS, Rows, distribution
 from exporter.hip import metrics
 from exporter.hip.codes import error_name
 from exporter.hip.records import CALLS, COPIES, LAUNCHES, PROCESSES, TOTALS, WAITS
@@ -32,6 +33,11 @@ def samples(process: Process[Rows], names: Names, wall_ns: Callable[[int], int],
         yield from part.errors(wall_ns)
         yield from part.waits_and_copies()
         yield from part.memory(unseen)
+
+
+def sample(process: Process[Rows], metric: Metric, value: Value, labels: Labels) -> Sample:
+    """Return a sample of a process, with its labels, those of the runtime and these."""
+    return call_collector.sample(process, metric, value, {**metrics.RUNTIME, **labels})
 
 
 def parts(rows: Rows) -> list[tuple[Labels, Rows]]:

@@ -69,6 +69,31 @@ def test_23_of_each(observed: Observed) -> None:
 
 
 @standin
+def test_the_runtime(observed: Observed, job: HipScript) -> None:
+    """Each series of a process has the label `runtime`, also those of a process that has ended."""
+    job.run(
+        "new(lib.hipMalloc, size(10)); launch(); lib.hipDeviceSynchronize(); lib.standin_fail(1); lib.hipFree(None)"
+    )
+
+    def runtimes() -> dict[str, set[str | None]]:
+        found: dict[str, set[str | None]] = {}
+        for it in observed.samples():
+            if it.metric.name.startswith("gpu.hip.") and it.labels.get("pid") == str(job.pid):
+                found.setdefault(it.metric.name, set()).add(it.labels.get("runtime"))
+        return found
+
+    alive = runtimes()
+    assert {"gpu.hip.memory.usage", "gpu.hip.seen_from_start", "gpu.hip.sync_wait"} <= alive.keys()
+    assert {"gpu.hip.api.errors", "gpu.hip.api.last_error.timestamp"} <= alive.keys()
+    assert dict.fromkeys(alive, {"hip"}) == alive
+    job.end()
+    until(lambda: job.pid not in observed.collector.ledger, "its end")
+    ended = runtimes()
+    assert alive.keys() - {"gpu.hip.seen_from_start"} == ended.keys()
+    assert dict.fromkeys(ended, {"hip"}) == ended
+
+
+@standin
 def test_memory_by_kind(observed: Observed, job: HipScript) -> None:
     """Bytes in use are those allocated and not freed, by kind; rows and planes count with what pads them."""
     job.run(
