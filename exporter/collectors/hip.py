@@ -27,12 +27,24 @@ from exporter.hip.samples import Names, only_gpu, sample, samples, used_by_devic
 from exporter.ledger import Process
 from exporter.model import Metric, Sample
 from exporter.node import Node
+from exporter.options import Flag
 from exporter.probe_collector import Table
 from exporter.series import limit_flag
 
 METRICS: tuple[Metric, ...] = tuple(value for value in vars(metrics).values() if isinstance(value, Metric))
 DEFAULT = False
-FLAGS = (limit_flag(10_000),)
+FLAGS = (
+    Flag(
+        "live-allocations",
+        1 << 16,
+        "Maximum number of live allocations that are tracked, of all processes, with 96 bytes of kernel memory each. "
+        "One process gets an eighth of the table, at least one entry, and more while less than half of the table is "
+        "in use.",
+        1,
+        1 << 24,
+    ),
+    limit_flag(10_000),
+)
 
 UNCOVERED = {
     r"hipLaunchByPtr|_ZN8hip_impl\w*": "launches by hipModuleLaunchKernel (HIP 5.2 to 6.4), which is probed",
@@ -88,6 +100,12 @@ class Hip(CallCollector):
         self.kfd = Poller("hip kfd", partial(read, node.sys), self.kfd_interval)
         """In a thread of its own, since amdkfd may block."""
         self._gpus = HipGpus(node.proc, lambda: self.kfd.last.value)
+
+    def entries(self) -> dict[str, int]:
+        return {"live": self.node.settings["live-allocations"]}
+
+    def constants(self) -> dict[str, int]:
+        return {"live_most": self.node.settings["live-allocations"]}
 
     def start(self) -> None:
         super().start()

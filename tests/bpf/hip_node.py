@@ -66,18 +66,8 @@ class Hasty(Hip):
     kfd_interval = 0.05
 
 
-class Narrow(Hip):
-    """With room for few allocations."""
-
-    def entries(self) -> dict[str, int]:
-        return {"live": 64}
-
-    def constants(self) -> dict[str, int]:
-        return {"live_most": 64}
-
-
 def observe(
-    kind: type[Hip] = Hip, governor: Governor | None = None, sys: Path = Path("/sys")
+    kind: type[Hip] = Hip, governor: Governor | None = None, sys: Path = Path("/sys"), **settings: int
 ) -> AbstractContextManager[Observed]:
     """The collector, attached to what runs and what comes; soon detached from what earlier tests used."""
-    return running(kind, FLAGS, grace=1.0, shared={"governor": governor or Governor(0), "sys": sys})
+    return running(kind, FLAGS, grace=1.0, shared={"governor": governor or Governor(0), "sys": sys}, **settings)

@@ -24,7 +24,6 @@ from tests.bpf.hip_node import (
     WAIT,
     WAITED,
     HipScript,
-    Narrow,
     observe,
 )
 from tests.bpf.observed import Observed
@@ -293,7 +292,11 @@ def test_ended_processes_that_are_too_many(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_full_table() -> None:
     """Bytes that the table has no room for are untracked and part of the allocations; bytes in use are absent."""
     build_standins()
-    with observe(Narrow) as observed, started(observed, HipScript()) as job, started(observed, HipScript()) as other:
+    with (
+        observe(live_allocations=64) as observed,
+        started(observed, HipScript()) as job,
+        started(observed, HipScript()) as other,
+    ):
         job.run("held = [new(lib.hipMalloc, size(10)) for _ in range(67)]")
         tracked = len(observed.kernel("live", job.pid))
         assert 8 <= tracked < 64

@@ -388,10 +388,10 @@ class Narrow(Hasty):
     """With room for the devices of few threads."""
 
     def entries(self) -> dict[str, int]:
-        return {"places": 8}
+        return {**super().entries(), "places": 8}
 
     def constants(self) -> dict[str, int]:
-        return {"places_most": 8}
+        return {**super().constants(), "places_most": 8}
 
 
 def test_more_threads_than_have_room(tree: Tree) -> None:

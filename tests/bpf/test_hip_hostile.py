@@ -24,7 +24,6 @@ from tests.bpf.hip_node import (
     UNTRACKED,
     USED,
     HipScript,
-    Narrow,
     observe,
 )
 from tests.bpf.jumper import JUMPER, leave
@@ -115,7 +114,11 @@ def test_another_program_that_allocates_before_it_is_noticed(
 def test_programs_that_follow_each_other(noticing: threading.Event) -> None:
     """A process that runs one program after another, none of them noticed, takes its share of the table, no more."""
     build_standins()
-    with observe(Narrow) as observed, started(observed, HipScript()) as other, started(observed, HipScript()) as job:
+    with (
+        observe(live_allocations=64) as observed,
+        started(observed, HipScript()) as other,
+        started(observed, HipScript()) as job,
+    ):
         noticing.clear()
         for number in range(7):
             job.begin(f"os.execv(sys.executable, [sys.executable, '-c', {HipScript.DRIVER!r}, 'program {number}'])")
