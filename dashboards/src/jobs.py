@@ -38,6 +38,8 @@ OWNER = ("workload", "namespace", "pod", "container", "slurm_job_id")
 OWNER_NAME = legend("workload", "namespace", "pod", "container", "slurm_job_id")
 OWNER_COLUMNS = columns("workload", "namespace", "pod", "container", "slurm_job_id")
 GPU_COLUMNS = columns("instance", "gpu", "gpu_uuid")
+CARD = ("instance", "card", "pci_bus_id")
+CARD_NAME = f"{NAME} {legend('card', 'pci_bus_id', 'instance')}"
 SAME_GPU = "on (job, cluster, instance, gpu_uuid)"
 
 
@@ -101,6 +103,7 @@ REQUESTS = rising("cufile_requests_total")
 REQUEST_TIMES = rising("cufile_request_duration_seconds_bucket")
 CUFILE_ERRORS = rising("cufile_errors_total")
 HIP_USED = of_jobs("gpu_hip_memory_usage_bytes")
+HIP_ON_GPU = of_jobs("gpu_hip_memory_usage_bytes", 'memory!="pinned_host"')
 HIP_LAUNCHES = rising("gpu_hip_kernel_launch_calls_total")
 HIP_GRAPHS = rising("gpu_hip_graph_launch_calls_total")
 HIP_COPIES = rising("gpu_hip_memory_copies_bytes_total")
@@ -353,7 +356,15 @@ HIP = [
         "bytes",
         HIP_USED,
         "memory",
-        width=HALF,
+    ),
+    lines(
+        "HIP memory by GPU",
+        "GPU memory in use by the jobs on each GPU, without pinned host memory. The GPU has no name where it is not "
+        "known.",
+        "bytes",
+        Query(jobs(HIP_ON_GPU, *CARD), CARD_NAME),
+        width=THIRD,
+        stacked=True,
     ),
     lines(
         "HIP launches",
@@ -361,7 +372,7 @@ HIP = [
         "cps",
         Query(jobs(HIP_LAUNCHES), f"{NAME} kernels"),
         Query(jobs(HIP_GRAPHS), f"{NAME} graphs"),
-        width=HALF,
+        width=THIRD,
     ),
     of_job(
         "HIP copies",
@@ -378,12 +389,14 @@ HIP = [
     ),
     of_job(
         "HIP errors",
-        "HIP calls that returned an error, by function and error; those of launches are not seen.",
+        "HIP calls that returned an error, by function, error and GPU; those of launches are not seen.",
         "eps",
         HIP_ERRORS,
         "api",
         "error",
         "code",
+        "pci_bus_id",
+        "instance",
     ),
 ]
 
