@@ -37,8 +37,11 @@ COVERAGE: Mapping[str, Coverage] = {
         "nothing that ECC detects; remapped rows are not reported while MIG is on",
     ),
     rows.SOFTWARE: Coverage(
-        ("GpuProcessCrashed", "OutOfMemoryKill", "GpuRepeatedJobFault", "CudaErrorsFrequent", "CudaContextLost"),
-        "ends of GPU processes, errors that CUDA and NCCL calls return",
+        (
+            *("GpuProcessCrashed", "OutOfMemoryKill", "GpuRepeatedJobFault", "CudaErrorsFrequent", "CudaContextLost"),
+            *("HipErrorsFrequent", "HipContextLost"),
+        ),
+        "ends of GPU processes, errors that CUDA, HIP and NCCL calls return",
         "a job that ends by itself with an exception: gpu_process_exits_total has its status, which no alert can judge",
     ),
     rows.NETWORK: Coverage(
@@ -146,6 +149,7 @@ ELSEWHERE = (
         (
             *("GpuEccUncorrectable", "GpuMemoryFault", "GpuSramErrorsExceeded", "GpuRowRemapFailed"),
             *("GpuRowRemapPending", "GpuRetiredPagesPending", "CudaHardwareError", "GpuAmdErrorsUncorrected"),
+            "HipHardwareError",
         ),
         "corrected errors do not page",
     ),
