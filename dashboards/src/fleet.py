@@ -162,12 +162,13 @@ WORKLOADS = [
     rows(
         "Workloads",
         "What each workload uses on all chosen nodes. Where the workload is not known, by pod, Slurm job and command. "
-        "SMs is the sum over the workload's GPUs: 200 % is two GPUs' worth. Memory is what CUDA allocated.",
+        "SMs is the sum over the workload's GPUs: 200 % is two GPUs' worth. Memory is what CUDA or HIP allocated.",
         "short",
         {**columns("workload", "workload_kind", "queue", "account"), **WHO},
         Query(f"count by ({', '.join(BY)}) (count by (instance, {', '.join(BY)}) ({USES}))", "Nodes"),
         Query(of_workloads("gpu_process_utilization_ratio:sum"), "SMs", "percentunit"),
         Query(of_workloads("gpu_cuda_memory_usage_bytes:sum"), "Memory", "bytes"),
+        Query(of_workloads("gpu_hip_memory_usage_bytes:sum"), "Memory (HIP)", "bytes"),
         Query(of_workloads("nccl_collective_bus_bytes:rate5m"), "NCCL", "Bps"),
         Query(of_workloads("rdma_send_bytes:rate5m"), "RDMA", "Bps"),
     ),
@@ -180,9 +181,10 @@ WORKLOADS = [
     ),
     lines(
         "Device memory by workload",
-        "Device memory that the ten workloads with the most memory have allocated with CUDA.",
+        "Device memory that the ten workloads with the most memory have allocated with CUDA, and with HIP.",
         "bytes",
         Query(f"topk(10, {of_workloads('gpu_cuda_memory_usage_bytes:sum')})", WHO_NAME),
+        Query(f"topk(10, {of_workloads('gpu_hip_memory_usage_bytes:sum')})", f"{WHO_NAME} HIP"),
         stacked=True,
     ),
 ]

@@ -114,7 +114,8 @@ READ = select("hw_gpu_memory_usage_bytes")
 IDLE = f"({GIVEN} and {SAME_GPU} {READ}) unless {SAME_GPU} {select('gpu_process_memory_usage_bytes')}"
 LIMIT = f"max by (job, cluster, {', '.join(GPU)}) ({select('hw_gpu_memory_limit_bytes')})"
 BUSY = f"max by (job, cluster, {', '.join(GPU)}) ({select('hw_gpu_utilization_ratio', GENERAL)})"
-SINCE = f"time() - max by ({', '.join(JOB)}) ({job_of(of_jobs('gpu_cuda_last_launch_timestamp_seconds'))})"
+LAUNCHED = f"{of_jobs('gpu_cuda_last_launch_timestamp_seconds')} or {of_jobs('gpu_hip_last_launch_timestamp_seconds')}"
+SINCE = f"time() - max by ({', '.join(JOB)}) ({job_of(LAUNCHED)})"
 NAMED_BY = select("job_process_info", *WHO, KNOWN, CHOSEN)
 
 
@@ -169,6 +170,7 @@ OVERVIEW = [
         Query(f"count by ({', '.join(NAMED)}) (count by ({', '.join(NAMED)}, instance) ({NAMED_BY}))", "Nodes"),
         Query(of_workloads("gpu_process_utilization_ratio:sum"), "SMs", "percentunit"),
         Query(of_workloads("gpu_cuda_memory_usage_bytes:sum"), "Memory", "bytes"),
+        Query(of_workloads("gpu_hip_memory_usage_bytes:sum"), "Memory (HIP)", "bytes"),
         Query(of_workloads("nccl_collective_bus_bytes:rate5m"), "NCCL", "Bps"),
         Query(of_workloads("rdma_send_bytes:rate5m"), "RDMA", "Bps"),
     ),
@@ -246,8 +248,8 @@ WORK = [
     ),
     lines(
         "Time since the last launch",
-        "Time since any process of the job launched a kernel or a graph. A rising line is a job that gives its GPUs "
-        "no work.",
+        "Time since any process of the job launched a kernel or a graph with CUDA or HIP. A rising line is a job that "
+        "gives its GPUs no work.",
         "s",
         Query(SINCE, NAME),
         width=THIRD,
