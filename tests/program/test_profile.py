@@ -576,7 +576,8 @@ def test_what_is_joined_with_gpus_keeps_their_uuid() -> None:
     texts += [expr for panel in queries.panels() for expr, _ in panel.queries("1m").values()]
     lacking = {name: it for name, it in declared().items() if "gpu_uuid" in rule_of(it, Profile.NODE).joined}
     assert len(lacking) > 50
-    assert {"gpu.cuda.last_launch.timestamp", "nccl.calls.in_flight", "nccl.rank.calls_behind"} == {
+    by_pid = {"gpu.cuda.last_launch.timestamp", "gpu.hip.last_launch.timestamp", "nccl.calls.in_flight"}
+    assert by_pid | {"nccl.rank.calls_behind"} == {
         name for expr in texts if "gpu_uuid" in expr for name, metric in lacking.items() if wanted(expr, metric)
     }
 
