@@ -31,6 +31,7 @@ from deploy.demo.summary import Scrape, Summary, one_line, parse
 from exporter import streams
 from exporter.background.child import die_with_parent
 from exporter.web import listen
+from tests.softgpu.process import inherited
 
 ROOT = Path(__file__).resolve().parents[2]
 READY_WITHIN = SEEN_WITHIN = 150.0
@@ -183,7 +184,7 @@ class Demo:
                 stdin=subprocess.PIPE,
                 stdout=self._log,
                 stderr=self._log,
-                env={**os.environ, **environment},
+                env=inherited() | environment,
                 pass_fds=share,
                 start_new_session=True,
                 preexec_fn=functools.partial(die_with_parent, os.getpid()),

@@ -53,7 +53,8 @@ class Job:
         except (OSError, ValueError):
             return {"PyTorch": "-"}
         reserved = found["memory_reserved"] / (1 << 20)
-        return {"PyTorch": f"{found['steps_per_second']:.0f} steps/s · memory_reserved() {reserved:.1f} MiB"}
+        failed = f"OutOfMemoryError {found['out_of_memory']}"
+        return {"PyTorch": f"{found['steps_per_second']:.0f} steps/s · memory_reserved() {reserved:.1f} MiB · {failed}"}
 
 
 def synthetic() -> Job:

@@ -1,14 +1,10 @@
-"""A training loop of PyTorch, until it is ended: python torch_job.py STATUS, with the file for what PyTorch counts.
-
-Elementwise layers alone: libraries that multiply matrices have NVIDIA's runtime linked in, which needs NVIDIA's driver.
-"""
+"""A training loop of PyTorch, until it is ended: python torch_job.py STATUS, with the file for what PyTorch counts."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -27,9 +23,10 @@ class Scale(torch.nn.Module):
         return (x * self.weight).relu()
 
 
-def write(path: Path, steps_per_second: float) -> None:
+def write(path: Path, steps_per_second: float, out_of_memory: int) -> None:
     new = path.with_suffix(".new")
-    new.write_text(json.dumps({"steps_per_second": steps_per_second, "memory_reserved": torch.cuda.memory_reserved()}))
+    counted = {"memory_reserved": torch.cuda.memory_reserved(), "out_of_memory": out_of_memory}
+    new.write_text(json.dumps({"steps_per_second": steps_per_second, **counted}))
     new.rename(path)
 
 
@@ -37,7 +34,7 @@ def main(status: str) -> None:
     model = torch.nn.Sequential(*(Scale() for _ in range(LAYERS))).cuda()
     optimiser = torch.optim.Adam(model.parameters())
     batch = torch.ones(WIDTH).pin_memory()
-    steps, since, tried = 0, time.monotonic(), time.monotonic()
+    steps, since, tried, out_of_memory = 0, time.monotonic(), time.monotonic(), 0
     while True:
         loss = model(batch.to("cuda", non_blocking=True)).square().mean()
         loss.backward()
@@ -46,12 +43,14 @@ def main(status: str) -> None:
         loss.item()
         steps, now = steps + 1, time.monotonic()
         if now - since >= REPORT_SECONDS:
-            write(Path(status), steps / (now - since))
+            write(Path(status), steps / (now - since), out_of_memory)
             steps, since = 0, now
         if now - tried >= TOO_MUCH_SECONDS:
             tried = now
-            with suppress(torch.cuda.OutOfMemoryError):  # PyTorch frees its cache and tries again
+            try:
                 torch.empty(TOO_MUCH, dtype=torch.uint8, device="cuda")
+            except torch.cuda.OutOfMemoryError:  # after two calls: PyTorch frees its cache and tries again
+                out_of_memory += 1
         time.sleep(STEP_SECONDS)
 
 

@@ -83,8 +83,9 @@ def test_what_pytorch_counts(cache: Path, tmp_path: Path) -> None:
     install(cache)
     made = jobs.pytorch(tmp_path)
     assert {"PyTorch": "-"} == made.facts()
-    (tmp_path / "status").write_text(json.dumps({"steps_per_second": 41.6, "memory_reserved": 65 << 20}))
-    assert {"PyTorch": "42 steps/s · memory_reserved() 65.0 MiB"} == made.facts()
+    counted = {"steps_per_second": 41.6, "memory_reserved": 65 << 20, "out_of_memory": 2}
+    (tmp_path / "status").write_text(json.dumps(counted))
+    assert {"PyTorch": "42 steps/s · memory_reserved() 65.0 MiB · OutOfMemoryError 2"} == made.facts()
     assert {} == jobs.synthetic().facts()
 
 

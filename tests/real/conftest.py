@@ -17,6 +17,7 @@ from tests.real import releases, table
 from tests.real.comparison import counted, in_words, seen
 from tests.real.job import DRIVER, Job
 from tests.real.releases import NotInstalled, Release
+from tests.softgpu.process import inherited
 
 EXACT = "--overhead.max-ratio=0"
 """Every call counts: none is estimated, however little else a job does."""
@@ -61,7 +62,8 @@ for _ in sys.stdin:
 """
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen([sys.executable, "-c", self._CODE, str(DRIVER)], stdin=subprocess.PIPE)
+        command = [sys.executable, "-c", self._CODE, str(DRIVER)]
+        self._process = subprocess.Popen(command, env=inherited(), stdin=subprocess.PIPE)
 
     def observed(self, exporter: Exporter) -> bool:
         """Return whether the return of an allocation has been seen: return probes are attached after entry probes."""

@@ -17,6 +17,7 @@ from tests.bpf.serving_node import Server
 from tests.real import releases
 from tests.real.job import environment_of, runtime
 from tests.real.releases import SGLANG, VLLM, Release
+from tests.softgpu.process import inherited
 from tests.support import free_port, until
 
 MODEL, LONGEST = "tiny-llama", 1 << 16
@@ -111,7 +112,7 @@ def llm_server(release: Release, folder: Path) -> Iterator[Server]:
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
             [*words, *choices],
-            env=os.environ | {"HF_HUB_OFFLINE": "1"} | engine.environment(release, folder),
+            env=inherited() | {"HF_HUB_OFFLINE": "1"} | engine.environment(release, folder),
             stdout=log,
             stderr=log,
             start_new_session=True,

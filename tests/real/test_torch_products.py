@@ -74,4 +74,3 @@ def test_transformer(job: Job, exporter: Exporter, ran: Ran, attention: str) -> 
         assert 22 * (13 + 3 * 2) * 3 == made
     assert 23 == counted(job.counts)["waits"]["cuCtxSynchronize"]
     ran(job)
-    ran.note(f"{made:,} of {launches:,} launches by cuBLAS")

@@ -13,6 +13,8 @@ from typing import Any, Self
 from tests.softgpu.counts import Counts
 
 HERE = Path(__file__).parent
+_OF_USERS = ("CUDA_", "NVIDIA_VISIBLE_DEVICES", "PYTORCH_", "SOFTGPU_")
+"""Beginnings of variables that choose or change the GPU of a program."""
 _LOOP = """
 import ctypes as C, json, os, sys, threading, time
 import pynvml as nvml
@@ -48,16 +50,21 @@ def build(folder: Path) -> Path:
     return folder
 
 
+def inherited() -> dict[str, str]:
+    """Return the variables of this process without those that users set for GPUs of their own."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(_OF_USERS)}
+
+
 class Executor:
     """A context manager: a Python process that executes the lines that it is sent. `loop` is what it runs, `folder` is
-    where the soft driver counts, `environment` is added to this process's.
+    where the soft driver counts, `environment` is added to inherited().
     """
 
     def __init__(self, python: Path | str, loop: str, folder: Path | None, environment: Mapping[str, object]) -> None:
         self.folder = folder
         self._process = subprocess.Popen(
             [python, "-c", loop],
-            env={**os.environ, **{name: str(value) for name, value in environment.items()}},
+            env=inherited() | {name: str(value) for name, value in environment.items()},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
