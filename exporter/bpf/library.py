@@ -20,6 +20,8 @@ from exporter.bpf.mappings import Mapping as MappedFile
 from exporter.bpf.trial_program import MACHINES
 from exporter.bpf.usdt import Site
 
+GPU_SYMBOLS = ("cuInit", "hipInit")
+"""Functions of the CUDA driver's library and of HIP's, and of no other: a process that maps one of them uses a GPU."""
 _DELETED = " (deleted)"
 
 

@@ -11,7 +11,7 @@ from typing import Protocol
 from exporter.bpf import object_path
 from exporter.bpf.events import Events
 from exporter.bpf.libbpf import BpfError, Link, Object
-from exporter.bpf.library import Library
+from exporter.bpf.library import GPU_SYMBOLS, Library
 from exporter.bpf.native import not_started
 from exporter.faults import categories
 from exporter.faults.ledger import Fault
@@ -20,9 +20,10 @@ from exporter.node import Node
 
 EXITS = Metric(
     "gpu.process.exits",
-    "Processes that ended while the CUDA driver's library was mapped, by status: exit status, or the signal that "
-    "killed the process. Without pid, so that counts survive a restart of the job; at most 1,024 series. Processes "
-    "that ended before discovery found them, as by a crash in the first tens of milliseconds, are not counted.",
+    "Processes that ended while the library of the CUDA driver, or of AMD's HIP, was mapped, by status: exit status, "
+    "or the signal that killed the process. Without pid, so that counts survive a restart of the job; at most 1,024 "
+    "series. Processes that ended before discovery found them, as by a crash in the first tens of milliseconds, are "
+    "not counted.",
     Kind.COUNTER,
     labels=("status", "comm", "pod", "namespace", "container", "slurm_job_id"),
 )
@@ -32,8 +33,6 @@ UNWATCHED = Metric(
     "first. Processes that ended before discovery found them are not counted.",
     Kind.COUNTER,
 )
-SYMBOL = "cuInit"
-"""A process that maps a file with it uses a GPU: the driver's library has it, and nothing else."""
 CRASHES = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE", "SIGSYS", "SIGTRAP")
 """Nobody sends these to stop a job: they are faults of software or of what it runs on."""
 MOST_SERIES = 1024
@@ -104,11 +103,11 @@ class Exits:
         self._events.close()
         self.object.close()
 
-    # The processes of the driver's library (exporter.bpf.library.Interest).
+    # The processes that use a GPU (exporter.bpf.library.Interest).
 
     @property
     def symbols(self) -> Collection[str]:
-        return (SYMBOL,)
+        return GPU_SYMBOLS
 
     def attach(self, library: Library) -> _Nothing:
         return _Nothing()

@@ -12,7 +12,7 @@ from exporter import pid_namespace
 from exporter.bpf import object_path, privileges
 from exporter.bpf.events import Events
 from exporter.bpf.libbpf import BpfError, Link, Object
-from exporter.bpf.library import Library
+from exporter.bpf.library import GPU_SYMBOLS, Library
 from exporter.bpf.maps import MAP_FULL
 from exporter.bpf.native import not_started
 from exporter.bpf.status import ENDED_FOLDED
@@ -64,8 +64,6 @@ FLAGS = (
     ),
     limit_flag(20_000),
 )
-SYMBOL = "cuInit"
-"""A process that maps a file with it uses a GPU: the driver's library has it, and nothing else."""
 _PROGRAMS = ("on_exit", "on_fork", "on_state", "on_data", "on_send", "on_receive")
 _GATHER = 0.02
 
@@ -185,11 +183,11 @@ class Serving:
         self._events.close()
         self.object.close()
 
-    # The processes of the driver's library (exporter.bpf.library.Interest).
+    # The processes that use a GPU (exporter.bpf.library.Interest).
 
     @property
     def symbols(self) -> Collection[str]:
-        return (SYMBOL,)
+        return GPU_SYMBOLS
 
     def attach(self, library: Library) -> _Nothing:
         return _Nothing()

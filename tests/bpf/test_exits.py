@@ -36,9 +36,15 @@ def faults() -> FaultLedger:
 
 
 @pytest.fixture
-def library(tmp_path: Path) -> Path:
-    """A driver's library of our own."""
-    return Path(shutil.copy(BUILD / "libcuda.so.1", tmp_path))
+def name() -> str:
+    """The file name of the library that a process with a GPU maps."""
+    return "libcuda.so.1"
+
+
+@pytest.fixture
+def library(tmp_path: Path, name: str) -> Path:
+    """A copy of the library for this test alone."""
+    return Path(shutil.copy(BUILD / name, tmp_path))
 
 
 class OfOne(Exits):
@@ -83,7 +89,7 @@ def watched(exits: Exits, library: Path) -> Callable[[], Script]:
     """Starts a process that is known to use a GPU."""
 
     def start() -> Script:
-        job = Script(libraries=library.parent)
+        job = Script(library.name, libraries=library.parent)
         until(lambda: job.pid in exits.users, "the process is known to use a GPU")
         return job
 
@@ -112,6 +118,17 @@ def test_ends(exits: Exits, watched: Callable[[], Script], lines: str, status: s
         assert {status: 1} == counts(exits)
         returned = job.process.returncode
         assert status_text(-returned if returned < 0 else returned << 8) == status
+
+
+@pytest.mark.parametrize("name", ["libamdhip64.so.5"])
+def test_hip(exits: Exits, watched: Callable[[], Script]) -> None:
+    """The end of a process that uses AMD's HIP."""
+    with watched() as job:
+        job.begin("os.kill(os.getpid(), 6)")
+        job.process.wait(PATIENCE)
+    until(lambda: counts(exits), "the end is counted")
+
+    assert {"SIGABRT": 1} == counts(exits)
 
 
 def test_many(exits: Exits, watched: Callable[[], Script]) -> None:

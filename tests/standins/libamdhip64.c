@@ -103,6 +103,12 @@ hipError_t hipSetDevice(int device)
 	return 0;
 }
 
+hipError_t hipInit(unsigned int flags)
+{
+	(void)flags;
+	return failing();
+}
+
 hipError_t hipGetDevice(int *device)
 {
 	*device = current;
