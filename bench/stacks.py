@@ -11,8 +11,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
@@ -31,25 +32,33 @@ from tests.wheels import NotFetched
 
 EVERY = 1000
 RATE = round((LAUNCHES / EVERY + 1) / STEP_SECONDS)
-PAIRS, ROUNDS, TURNS, TURN, HELD, WITHIN = 6, 3, 200, 5, 10, 60.0
-BRIEF = {"PAIRS": 2, "ROUNDS": 1, "TURNS": 20, "HELD": 2}
+PAIRS, ROUNDS, TURNS, TURN, LAUNCH_TURNS, HELD, WITHIN = 6, 3, 200, 5, 15, 10, 60.0
+BRIEF = {"PAIRS": 2, "ROUNDS": 1, "TURNS": 20, "LAUNCH_TURNS": 2, "HELD": 2}
 BARE, PROBED = "bare", "cu"
 
 
+@dataclass
+class _Measured:
+    """Steps beside those of the bare job, and nanoseconds of the program at a launch."""
+
+    steps: list[Took] = field(default_factory=list)
+    launches: list[float] = field(default_factory=list)
+
+
 def run() -> list[Result]:
-    """Takes two minutes; needs root, BPF, gcc and objcopy. Nothing else may probe CUDA on the machine."""
+    """Takes three minutes; needs root, BPF, gcc and objcopy. Nothing else may probe CUDA on the machine."""
     with tempfile.TemporaryDirectory() as place, ExitStack() as stack:
         folder = Path(place)
         bare, probed = (stack.enter_context(job(folder, prefix)) for prefix in (BARE, PROBED))
         own = own_work(bare.take)
         results = _programs(probed.take, own)
-        counting: list[Took] = []
-        profiling: list[Took] = []
+        counting, profiling = _Measured(), _Measured()
         for _ in range(ROUNDS):
-            for found, profiles in ((counting, False), (profiling, True)):
+            for measured, profiles in ((counting, False), (profiling, True)):
                 with _collector(profiles) as collector:
                     _await_probes(collector, probed.take, own)
-                    found += _compare(bare.take, probed.take, own)
+                    measured.steps += _compare(bare.take, probed.take, own)
+                    measured.launches += _launches(collector.object.programs["on_launch"], probed.take, own)
         results += _losses(counting, profiling)
         results += _py_spy(folder, bare.take, probed, own)
         return [*results, *_memory(probed.take, own)]
@@ -98,7 +107,7 @@ def _programs(take: Job, own: int) -> list[Result]:
         capture.flush(WITHIN)
         program, dropped, began = capture.object.programs["on_allocation"], capture.dropped(), _unwinding(capture)
         statistics = run_time_statistics()
-        spent, alone = ([_spent(program, take, work) for _ in range(TURNS)] for work in (own, 1))
+        spent, alone = ([_spent(program, take, TURN, work) for _ in range(TURNS)] for work in (own, 1))
         statistics.close()
         capture.flush(WITHIN)
         unwinding, unwound = (now - then for now, then in zip(_unwinding(capture), began, strict=True))
@@ -112,10 +121,19 @@ def _programs(take: Job, own: int) -> list[Result]:
     ]
 
 
-def _spent(program: Program, take: Job, own: int) -> float:
-    """Nanoseconds of a run of the program, mean of TURN steps."""
+def _launches(program: Program, take: Job, own: int) -> list[float]:
+    """Nanoseconds of the program at a launch, with what takes a stack at one in EVERY: means of so many launches."""
+    statistics = run_time_statistics()
+    try:
+        return [_spent(program, take, EVERY // LAUNCHES, own) for _ in range(LAUNCH_TURNS)]
+    finally:
+        statistics.close()
+
+
+def _spent(program: Program, take: Job, steps: int, own: int) -> float:
+    """Nanoseconds of a run of the program, mean of these steps."""
     before = program.stats()
-    take(TURN, own)
+    take(steps, own)
     nanoseconds, runs = (now - then for now, then in zip(program.stats(), before, strict=True))
     return nanoseconds / runs
 
@@ -131,26 +149,25 @@ def _compare(bare: Job, other: Job, own: int) -> list[Took]:
     return [Took(b.wall / a.wall, b.cpu / a.cpu, b.allocation - a.allocation, b.launch - a.launch) for a, b in pairs]
 
 
-def _losses(counting: Sequence[Took], profiling: Sequence[Took]) -> list[Result]:
+def _losses(counting: _Measured, profiling: _Measured) -> list[Result]:
     """Return the cost of profiles to the job in addition to the cost of counting."""
     more = [
-        [median(it[field] for it in found) for found in (counting, profiling)] for field in range(len(Took._fields))
+        [median(it[field] for it in found.steps) for found in (counting, profiling)]
+        for field in range(len(Took._fields))
     ]
     (_, wall), cpu, allocation, launch = more
-    each, stack = launch[1] - launch[0], allocation[1] - allocation[0]
+    stack = (allocation[1] - allocation[0]) / 1000
+    counted, sampled = median(counting.launches), median(profiling.launches)
     how = (
-        f"CPU time, median of {len(profiling)} interleaved pairs of {STEPS} steps; {{:.2f}} µs more with calls counted"
+        f"by the kernel's clock, medians of {len(profiling.launches)} turns of {EVERY:,} launches; "
+        f"{counted:.0f} ns without profiles"
     )
+    noisy = f"CPU time, median of {len(profiling.steps)} interleaved pairs of {STEPS} steps"
     loop = "CPU time beside the same loop without probes; {:.2f} % more with calls counted"
     return [
-        Result("an allocation with its stack", stack / 1000, "µs more", None, how.format(allocation[0] / 1000)),
-        Result(
-            f"a launch, one in {EVERY:,} with its stack",
-            each + stack / EVERY,
-            "ns more",
-            20,
-            f"{each:.1f} ns without a stack, and a {EVERY}th of the line above",
-        ),
+        Result(f"a launch, one in {EVERY:,} with its stack", sampled - counted, "ns more", 20, how),
+        Result("the same in the job, without the stacks", launch[1] - launch[0], "ns more", None, noisy),
+        Result("an allocation with its stack in the job", stack, "µs more", None, noisy),
         Result("a training loop", 100 * (cpu[1] - cpu[0]), "% more", 0.5, loop.format(100 * (cpu[0] - 1))),
         Result("the same by the clock", 100 * (wall - 1), "% more", None, "beside the loop without probes"),
     ]

@@ -5,6 +5,7 @@
 #include "contexts.h"
 #include "copies.h"
 #include "ended.h"
+#include "launches.h"
 #include "linked.h"
 #include "mappings.h"
 #include "memory.h"
@@ -92,30 +93,6 @@ static __always_inline void apply(const struct thread *thread, const struct flig
 	default:
 		break;
 	}
-}
-
-static __always_inline int count_launch(struct pt_regs *ctx, __u64 id)
-{
-	static const struct launch none;
-	struct cookie cookie = cookie_of(ctx);
-	struct call_key key = {.tgid = id >> 32, .api = cookie.api, .device = device_of(id)};
-	__u64 tick = bpf_jiffies64();
-	struct launch *launch;
-
-	if (passes_on(cookie.library))
-		return 0;
-	launch = row_of(launches, &key, &none);
-	if (launch) {
-		add(&launch->calls, 1);
-		if (launch->last_tick != tick) {
-			launch->last_tick = tick;
-			launch->last_ns = bpf_ktime_get_ns();
-		}
-	}
-	if (launches_every && cookie.layer == launches_of &&
-	    (__u64)bpf_get_prandom_u32() * launches_every < 1ull << 32)
-		bpf_tail_call(ctx, &launch_stacks, 0);
-	return 0;
 }
 
 /* The hot path. */

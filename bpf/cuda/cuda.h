@@ -86,11 +86,16 @@ struct call_key {
 	__u16 device;
 };
 
-/* last_ns is right to a tick of the kernel's clock (10 ms at most): reading the time would be a third of a hit. */
+/* last_ns is right to a tick of the kernel's clock (10 ms at most): reading the time would be a third of a hit. `marks` is
+ * a struct launch_marks: per-CPU fields are 64 bits wide. */
 struct launch {
 	__u64 calls;
 	__u64 last_ns;
-	__u64 last_tick;
+	__u64 marks;
+};
+struct launch_marks {
+	__u32 tick;   /* of last_ns, never 0 */
+	__u32 chosen; /* the launch of the row that is sampled next, from 1; 0: not drawn yet */
 };
 MAP(launches, PERCPU_HASH, struct call_key, struct launch, 2048);
 MAP(calls, HASH, struct call_key, __u64, 16384);
@@ -277,8 +282,8 @@ struct allocation {
 EVENTS(allocations, struct allocation, 4096);
 __u64 allocations_woken_ns = 0;
 
-/* At random one launch in so many, of one layer, goes on to the program of bpf/stacks/ that takes its stack; 0: none. A
- * second program at each launch would cost several times what the choice does. */
+/* One launch in so many, of one layer, goes on to the program of bpf/stacks/ that takes its stack; 0: none. A second
+ * program at each launch would cost 100 times what the choice does. */
 const volatile __u32 launches_every = 0;
 const volatile enum layer launches_of = layer_driver;
 struct {

@@ -36,6 +36,7 @@ SOURCES = Path(__file__).parent / "stacks"
 JOB = SOURCES / "job.py"
 FOUND = interpreters()
 SITES = 23
+EVERY = 10
 USED = "gpu_cuda_memory_usage_bytes"
 ALLOCATED = "gpu_cuda_memory_allocations_bytes_total"
 
@@ -54,7 +55,9 @@ def module(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-observed = once(partial(observe, layers="driver", stack_profiles=StackProfiles(wanted=True), profile_launches_every=10))
+observed = once(
+    partial(observe, layers="driver", stack_profiles=StackProfiles(wanted=True), profile_launches_every=EVERY)
+)
 
 
 def is_known(observed: Observed, pid: int) -> bool:
@@ -249,20 +252,63 @@ def test_frame_information_that_is_corrupt(observed: Observed, module: Path, tmp
             assert sample.stack[0].function == "cuMemAlloc_v2"
 
 
+def launched(observed: Observed, job: Job) -> list[StackSample]:
+    profile = observed.collector.node.stack_profiles.source.launches()
+    assert profile.period == EVERY
+    return [it for it in profile.samples if it.labels.get("pid") == str(job.pid)]
+
+
 def test_launches_are_sampled_without_bias(observed: Observed, module: Path) -> None:
-    """Of 50,000 launches one in 10 is taken: the sum is within four standard deviations, 4 * sqrt(50000 * 9).
+    """Of each block of launches on a CPU one is taken: the sum differs from the count by less than a block for each.
 
     Some of their stacks are dropped: there are too many at once.
     """
     with Job(observed, newest(), module) as job:
         for _ in range(50):
-            job.run("sites.launch(1000)")
-        profile = observed.collector.node.stack_profiles.source.launches()
-        samples = [it for it in profile.samples if it.labels.get("pid") == str(job.pid)]
-        assert profile.period == 10
-        assert abs(sum(it.values[0] for it in samples) - 50_000) < 2684
+            job.run("sites.launch(500)")
+        job.run("launch_in_threads(5, 5000)")
+        samples = launched(observed, job)
+        assert abs(sum(it.values[0] for it in samples) - 50_000) < EVERY * (os.cpu_count() or 1)
         assert any(it.stack for it in samples)
         assert all(it.stack[0].function == "cuLaunchKernel" and python(it) for it in samples if it.stack)
+
+
+def test_a_period_in_launches_is_sampled_as_the_rest(module: Path) -> None:
+    """A loop of as many launches as there are in a block: the first of each has a tenth of the samples, within four
+    standard deviations of independent choices.
+    """
+    profiles = StackProfiles(wanted=True)
+    with (
+        observe(layers="driver", stack_profiles=profiles, profile_launches_every=EVERY, profile_cpu_ratio=1.0) as all_,
+        Job(all_, newest(), module) as job,
+    ):
+        for _ in range(20):
+            job.run(f"one_in({EVERY}, 100)")
+            all_.collector.profiling.capture.flush(60)  # type: ignore[union-attr]
+        samples = [it for it in launched(all_, job) if it.stack]
+    taken = sum(it.values[0] for it in samples) // EVERY
+    first = sum(it.values[0] for it in samples if python(it)[0][1] == line("# the first")) // EVERY
+    assert taken > 500
+    assert abs(first - taken / EVERY) < 4 * (taken * (1 / EVERY) * (1 - 1 / EVERY)) ** 0.5
+
+
+def test_more_launches_than_32_bits_count(observed: Observed, module: Path) -> None:
+    """The number of the next launch that is sampled has 32 bits: where the count passes them, one block is shorter or
+    longer.
+    """
+    launches, passes = observed.collector.object.maps["launches"], 40
+    with Job(observed, newest(), module) as job:
+        os.sched_setaffinity(job.pid, {0})
+        job.run("sites.launch(1)")
+        [(key, row)] = [(key, row) for key, row in launches.items() if key.tgid == job.pid]
+        before = sum(it.values[0] for it in launched(observed, job))
+        for _ in range(passes):
+            row.calls, row.marks = (1 << 32) - 30, (1 << 32) - 25 << 32
+            launches.set(key, row)
+            job.run("sites.launch(60)")
+            assert launches.get(key).calls == (1 << 32) + 30
+        taken = sum(it.values[0] for it in launched(observed, job)) - before
+    assert abs(taken - passes * 60) <= passes * EVERY
 
 
 @pytest.mark.parametrize(

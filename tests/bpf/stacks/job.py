@@ -3,7 +3,7 @@
 import asyncio
 import ctypes
 import sys
-import threading  # noqa: F401 - for commands
+import threading
 
 sys.path.insert(0, sys.argv[1])
 import sites  # noqa: E402 - from the folder that is given
@@ -21,6 +21,24 @@ def by_ctypes(size):
 
 def free(address):
     assert not driver.cuMemFree_v2(address)
+
+
+def launch():
+    driver.cuLaunchKernel(None, 1, 1, 1, 1, 1, 1, 0, None, None, None)
+
+
+def launch_in_threads(count, times):
+    threads = [threading.Thread(target=lambda: [launch() for _ in range(times)]) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def one_in(period, times):
+    for _ in range(times):
+        sites.launch(1)  # the first
+        sites.launch(period - 1)  # the others
 
 
 class Layer:
