@@ -2,6 +2,7 @@
 /* What a server sends: answers to the requests that it has read, in their order. */
 #pragma once
 #include "arrivals.h"
+#include "events.h"
 #include "http2.h"
 #include "processes.h"
 #include "records.h"
@@ -160,7 +161,7 @@ static __always_inline bool long_line(struct walk *walk, struct parser *parser, 
 
 	if (size < 8 || event->length < sizeof(event->line) || out->begin_size < sizeof(out->begin))
 		return false;
-	word = look(walk, parser) ? next_word(walk, parser) : 0;
+	word = look(walk) ? next_word(walk) : 0;
 	if (!word || has_byte(word, '\n') || has_byte(word, '\r'))
 		return false;
 	event->length += 8;
@@ -173,12 +174,10 @@ static __always_inline bool long_line(struct walk *walk, struct parser *parser, 
 static __always_inline bool stream_bytes(struct walk *walk, struct parser *parser, struct event *event,
 					 struct request *out, __u64 size)
 {
-	__u64 from = walk->base ? walk->base + walk->at : 0;
 	int byte;
 
 	if (out->first) {
-		if (!from ||
-		    !event_bytes(event, out, from, size, walk->now, size < 8 ? 0 : next_word(walk, parser)))
+		if (!event_bytes(walk, event, out, size))
 			return false;
 		skip(walk, parser, size);
 		return true;
@@ -235,20 +234,35 @@ static __always_inline bool refuse(struct connection *connection)
 	return true;
 }
 
-/* One step through what was sent; 1 ends the walk. */
+/* One byte of an answer's lines. False where it cannot be read, or is not of HTTP/1.1. */
+static __always_inline bool answer_byte(struct connection *connection, struct walk *walk)
+{
+	struct parser *parser = &connection->writing;
+	int byte = byte_at(walk, parser);
+
+	if (byte < 0)
+		return false;
+	if (parser->state >= CHUNK_SIZE) {
+		if (chunk_line(parser, byte)) {
+			parser->state = START;
+			keep_tail(walk, &connection->out);
+			finish(connection, COMPLETE, walk->now);
+		}
+	} else if (byte == '\n') {
+		return answer_line(connection, walk);
+	} else if (byte != '\r') {
+		keep_line(parser, byte);
+	}
+	return true;
+}
+
+/* One step through what was sent, of which there is some more; 1 ends the walk. */
 static long answer_step(__u32 index, struct steps *steps)
 {
 	struct connection *connection = steps->connection;
 	struct walk *walk = steps->walk;
 	struct parser *parser = &connection->writing;
-	int byte;
 
-	if (walk->at >= walk->size)
-		return 1;
-	if (parser->state >= BODY) {
-		walk->failed = !answer_body(connection, walk);
-		return walk->failed ? 1 : 0;
-	}
 	if (parser->state == START) {
 		if (connection->answered == connection->received && !refuse(connection)) {
 			walk->failed = 1;
@@ -257,34 +271,23 @@ static long answer_step(__u32 index, struct steps *steps)
 		begin_answer(connection, walk);
 		begin_message(parser);
 	}
-	if (parser->state == CHUNK_SIZE && !parser->length && size_line(walk, parser))
-		return 0;
-	byte = byte_at(walk, parser);
-	if (byte < 0) {
-		walk->failed = 1;
+	if (parser->state == CHUNK_SIZE && !parser->length && size_line(walk, parser) &&
+	    walk->at >= walk->size)
 		return 1;
-	}
-	if (parser->state >= CHUNK_SIZE) {
-		if (chunk_line(parser, byte)) {
-			parser->state = START;
-			keep_tail(walk, &connection->out);
-			finish(connection, COMPLETE, walk->now);
-		}
-	} else if (byte == '\n') {
-		walk->failed = !answer_line(connection, walk);
-	} else if (byte != '\r') {
-		keep_line(parser, byte);
-	}
-	return walk->failed || connection->http2 ? 1 : 0;
+	if (parser->state >= BODY)
+		walk->failed = !answer_body(connection, walk);
+	else
+		walk->failed = !answer_byte(connection, walk);
+	return walk->failed || connection->http2 || walk->at >= walk->size ? 1 : 0;
 }
 
-CHECKED_ONCE int sent_lines(__u64 key)
+CHECKED_ONCE int sent_lines(struct connection *connection)
 {
-	struct steps steps = {.connection = bpf_map_lookup_elem(&connections, &key)};
+	struct steps steps = {.connection = connection};
 
-	if (!steps.connection)
+	if (!connection)
 		return 0;
-	steps.walk = &steps.connection->sends;
+	steps.walk = &connection->sends;
 	bpf_loop(MOST_STEPS, answer_step, &steps, 0);
 	return 0;
 }

@@ -19,22 +19,30 @@ static __always_inline bool message_bytes(struct walk *walk, struct frames *fram
 					  __u64 here)
 {
 	struct parser *parser = &frames->parser;
+	__u64 word = stream->prefix || here < PREFIX || !look(walk) ? 0 : next_word(walk);
 	int byte;
 
-	if (stream->prefix < PREFIX) {
+	if (word) {
+		stream->left = __builtin_bswap32(word >> 8);
+		stream->prefix = PREFIX;
+		skip(walk, parser, PREFIX);
+		here -= PREFIX;
+	} else if (stream->prefix < PREFIX) {
 		byte = byte_at(walk, parser);
 		if (byte < 0)
 			return false;
 		parser->left--;
 		stream->left = stream->left << 8 | byte; /* the first byte of five goes */
 		stream->prefix++;
-	} else {
-		__u64 size = here < stream->left ? here : stream->left;
-
-		stream->left -= size;
-		skip(walk, parser, size);
+		here--;
 	}
-	if (stream->prefix == PREFIX && !stream->left) {
+	if (stream->prefix < PREFIX)
+		return true;
+	if (here > stream->left)
+		here = stream->left;
+	stream->left -= here;
+	skip(walk, parser, here);
+	if (!stream->left) {
 		message_sent(&stream->out, walk->now);
 		stream->prefix = 0;
 	}
@@ -71,18 +79,18 @@ static __always_inline enum body body_of(__u8 byte)
 	return byte == '{' ? A_LINE : ANYTHING;
 }
 
-/* What is followed. The walk is in memory, where the verifier follows no numbers. */
+/* What is followed. */
 struct course {
 	struct walk *walk;
-	struct http2 *http2;
+	struct connection *connection;
 	struct stream *stream;
 };
 
-/* One step through what a frame has of an answer's body; 1 ends the walk. */
-static long body_step(__u32 index, struct course *course)
+/* One step through what a frame has of an answer's body, of which some more is here; 1 ends the walk. */
+static __always_inline long take_body(struct course *course)
 {
 	struct walk *walk = course->walk;
-	struct frames *frames = &course->http2->writing;
+	struct frames *frames = &course->connection->frames_sent;
 	struct stream *stream = course->stream;
 	struct parser *parser = &frames->parser;
 	__u64 here = walk->size - walk->at;
@@ -90,14 +98,12 @@ static long body_step(__u32 index, struct course *course)
 
 	if (here > parser->left)
 		here = parser->left;
-	if (!here)
-		return 1;
 	if (!stream->body) {
-		if (!look(walk, parser)) {
+		if (!look(walk)) {
 			walk->failed = 1;
 			return 1;
 		}
-		stream->body = body_of(parser->window[(walk->at - walk->window) & (WINDOW - 1)]);
+		stream->body = body_of(walk->window[(walk->at - walk->loaded_at) & (WINDOW - 1)]);
 		out->flags |= stream->body == AN_EVENT	  ? EVENT_STREAM
 			      : stream->body == A_LINE	  ? EVENT_STREAM | LINES
 			      : stream->body == A_MESSAGE ? MESSAGES
@@ -113,7 +119,12 @@ static long body_step(__u32 index, struct course *course)
 		keep_begin(out, walk->base ? walk->base + walk->at : 0, here);
 		skip(walk, parser, here);
 	}
-	return walk->failed ? 1 : 0;
+	return walk->failed || !parser->left || walk->at >= walk->size ? 1 : 0;
+}
+
+static long body_step(__u32 index, struct course *course)
+{
+	return take_body(course);
 }
 
 /* Takes what is here of a DATA frame. */
@@ -131,7 +142,8 @@ static __always_inline bool data_bytes(struct course *course, struct frames *fra
 		stream->out.response_bytes += here;
 		course->stream = stream;
 		walk->kept = walk->at;
-		bpf_loop(MOST_STEPS, body_step, course, 0);
+		if (!take_body(course)) /* mostly all of it */
+			bpf_loop(MOST_STEPS, body_step, course, 0);
 		if (stream->body != A_MESSAGE)
 			keep_tail(walk, &stream->out);
 	}

@@ -16,8 +16,9 @@ struct sock_common {
 	__u16 skc_num;
 	volatile unsigned char skc_state;
 };
-struct socket {
-	struct file *file;
+struct socket;
+struct socket_alloc {
+	struct inode vfs_inode;
 };
 struct sock {
 	struct sock_common __sk_common;
@@ -50,13 +51,17 @@ struct {
 	__type(value, __u64);
 } tls_sockets SEC(".maps");
 
-/* Whether this process is followed. */
-static __always_inline bool is_followed(__u32 tgid)
+/* False if this process is not followed: mostly so of others. */
+static __always_inline bool may_be_followed(__u32 tgid)
 {
 	__u32 *maybe = candidate(tgid);
 
-	if (!all_processes && !(maybe && *maybe))
-		return false;
+	return all_processes || (maybe && *maybe);
+}
+
+/* Whether a process is followed that may be. */
+static __always_inline bool is_followed(__u32 tgid)
+{
 	return bpf_map_lookup_elem(&processes, &tgid) || (all_processes && follow(tgid));
 }
 
@@ -97,7 +102,7 @@ CHECKED_ONCE int drop(__u64 key, enum outcome outcome)
 	if (!connection)
 		return 0;
 	if (connection->http2)
-		end_streams(key, outcome, now);
+		end_streams(connection, key, outcome, now);
 	if (connection->answering && connection->writing.state == UNTIL_CLOSE && outcome == UNTERMINATED)
 		finish(connection, COMPLETE, now);
 	for (int i = 0; i < MOST_PENDING && connection->answered != connection->received; i++)
@@ -134,28 +139,29 @@ static __always_inline bool begins_request(__u64 base, __u32 size)
 	return size && !bpf_probe_read_user(&word, size, (void *)base) && is_request(word, size);
 }
 
-/* Follows a piece of what was read or sent by HTTP/1.1. */
-static __always_inline void follow_lines(struct walk *walk, bool sends)
+static __always_inline void begin_walk(struct walk *walk, __u64 key, __u64 now)
 {
-	struct walk *known = sends ? &walk->connection->sends : &walk->connection->reads;
-
-	copy_walk(known, walk);
-	if (sends)
-		sent_lines(walk->key);
-	else
-		read_lines(walk->key);
-	copy_walk(walk, known);
+	walk->key = key;
+	walk->now = now;
+	walk->arrived = walk->iov = walk->left = walk->sequence = walk->failed = 0;
 }
 
-static __always_inline void follow_piece(struct walk *walk, bool sends)
+/* Follows a piece of what was read or sent. */
+static __always_inline void follow_piece(struct connection *connection, struct walk *walk, bool sends)
 {
-	walk->at = walk->window = walk->loaded = walk->kept = 0;
-	if (!walk->connection->http2)
-		follow_lines(walk, sends);
-	if (walk->connection->http2 && !walk->failed)
-		follow_frames(walk, sends);
+	if (!walk->size)
+		return;
+	walk->at = walk->loaded_at = walk->loaded = walk->kept = 0;
+	if (!connection->http2) {
+		if (sends)
+			sent_lines(connection);
+		else
+			read_lines(connection);
+	}
+	if (connection->http2 && !walk->failed)
+		follow_frames(connection, walk, sends);
 	if (walk->at < walk->size)
 		walk->failed = 1;
-	if (sends && walk->connection->answering)
-		keep_tail(walk, &walk->connection->out);
+	if (sends && connection->answering)
+		keep_tail(walk, &connection->out);
 }

@@ -1,18 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* Server-sent events: which has the first token, and when each was sent. */
 #pragma once
-#include "serving.h"
+#include "http.h"
 
-CHECKED_ONCE int event_sent(struct request *out, __u64 now)
+static __always_inline void event_sent(struct request *out, __u64 now)
 {
-	if (!out)
-		return 0;
 	if (out->last && now > out->last) {
 		out->gaps[duration_slot(now - out->last, GAP_FIRST, GAP_SLOTS)]++;
 		out->gap_ns += now - out->last;
 	}
 	out->last = now;
-	return 0;
 }
 
 /* Names of events that servers send before there is a token: those of Anthropic's Messages and OpenAI's Responses. */
@@ -92,23 +89,41 @@ CHECKED_ONCE int event_byte(struct event *event, struct request *out, __u8 byte,
 	return 0;
 }
 
-/* Some bytes of a stream that has sent its first token: an event is over where they end with an empty line.
- * `word` are the first eight of them if they are known, else 0. */
-static __always_inline bool event_bytes(struct event *event, struct request *out, __u64 from, __u64 size,
-					__u64 now, __u64 word)
+/* The last four bytes of these from here on, which may be fewer: then the earlier ones are before them. False where they
+ * cannot be read. */
+static __always_inline bool last_bytes(struct walk *walk, __u64 size, __u32 *last)
 {
-	__u32 few = at_most(size, 4), last = 0;
+	__u32 few = at_most(size, 4), offset = walk->at + size - 4 - walk->loaded_at, bytes = 0;
 
+	if (size >= 4 && offset <= WINDOW - 4 && offset + 4 <= walk->loaded) {
+		*last = *(__u32 *)(walk->window + offset);
+		return true;
+	}
+	if (bpf_probe_read_user(&bytes, few, (void *)(walk->base + walk->at + size - few)))
+		return false;
+	*last = few < 4 ? *last >> 8 * few | bytes << (32 - 8 * few) : bytes;
+	return true;
+}
+
+/* Some bytes of a stream that has sent its first token: an event is over where they end with an empty line. */
+static __always_inline bool event_bytes(struct walk *walk, struct event *event, struct request *out,
+					__u64 size)
+{
+	__u64 word = 0, now = walk->now;
+	__u32 last;
+
+	if (!look(walk))
+		return false;
 	if (event->fresh) {
-		if (!word && bpf_probe_read_user(&word, at_most(size, 8), (void *)from))
+		word = size < 8 ? 0 : next_word(walk);
+		if (!word && bpf_probe_read_user(&word, at_most(size, 8), (void *)(walk->base + walk->at)))
 			return false;
 		event->ignored = BEGINS(word, ":") || BEGINS(word, "data: [D") || BEGINS(word, "data:[DO");
 		event->fresh = 0;
 	}
-	if (bpf_probe_read_user(&last, few, (void *)(from + size - few)))
+	last = event->last_bytes;
+	if (!last_bytes(walk, size, &last))
 		return false;
-	if (few < 4)
-		last = event->last_bytes >> 8 * few | last << (32 - 8 * few);
 	event->last_bytes = last;
 	if ((out->flags & LINES && last >> 24 == '\n') || last >> 16 == 0x0a0a || last == 0x0a0d0a0d ||
 	    last >> 16 == 0x0d0d) {

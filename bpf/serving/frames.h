@@ -8,33 +8,45 @@
 #define PREFACE 24
 
 /* Gives user space a block of fields that is complete. */
-static __always_inline void send_fields(struct http2 *http2, struct frames *frames, bool sends)
+static __always_inline void send_fields(struct connection *connection, struct frames *frames,
+					struct fields *fields, bool sends)
 {
-	struct fields *fields = &frames->fields;
-	__u32 size = at_most(fields->size, BLOCK + PART);
+	__u32 size = at_most(frames->size, BLOCK + PART);
 
 	fields->kind = sends ? ANSWER_FIELDS : REQUEST_FIELDS;
-	fields->connection = http2->id;
+	fields->connection = connection->http2_id;
+	fields->stream = frames->of_open == PROMISE ? 0 : frames->stream;
 	fields->order = frames->blocks++;
+	fields->size = frames->size;
+	fields->cut = frames->cut;
 	if (bpf_ringbuf_output(&requests, fields, __builtin_offsetof(struct fields, block) + size, 0))
 		add(&requests_lost, 1);
 }
 
-/* Takes some bytes of a block of fields. */
-static __always_inline bool fields_bytes(struct walk *walk, struct frames *frames, __u64 here)
+/* The block of fields of a direction. */
+static __always_inline struct fields *fields_of(__u64 key, bool sends)
 {
-	struct fields *fields = &frames->fields;
-	__u32 at = fields->size, size = at_most(here, PART);
+	struct http2 *http2 = http2_of(key);
+
+	return !http2 ? NULL : sends ? &http2->sent : &http2->read;
+}
+
+/* Takes some bytes of a block of fields. */
+static __always_inline bool fields_bytes(struct walk *walk, struct frames *frames, __u64 here, bool sends)
+{
+	__u32 at = frames->size, size = at_most(here, PART);
+	struct fields *fields;
 
 	if (at >= BLOCK) {
-		fields->cut = 1;
+		frames->cut = 1;
 		skip(walk, &frames->parser, here);
 		return true;
 	}
-	if (!walk->base ||
+	fields = fields_of(walk->key, sends);
+	if (!fields || !walk->base ||
 	    bpf_probe_read_user(fields->block + (at & (BLOCK - 1)), size, (void *)(walk->base + walk->at)))
 		return false;
-	fields->size = at + size;
+	frames->size = at + size;
 	skip(walk, &frames->parser, size);
 	return true;
 }
@@ -56,9 +68,10 @@ static __always_inline bool gather(struct walk *walk, struct frames *frames)
 	return true;
 }
 
-static __always_inline void fields_end(struct walk *walk, struct http2 *http2, struct frames *frames,
-				       bool sends)
+static __always_inline void fields_end(struct walk *walk, struct connection *connection,
+				       struct frames *frames, bool sends)
 {
+	struct fields *fields = fields_of(walk->key, sends);
 	struct stream *stream;
 
 	if (!(frames->flags & END_FIELDS))
@@ -66,45 +79,44 @@ static __always_inline void fields_end(struct walk *walk, struct http2 *http2, s
 	frames->open = 0;
 	stream = frames->of_open == PROMISE ? NULL : stream_of(walk->key, frames->stream);
 	if (stream && sends)
-		stream->out.response_bytes += frames->fields.size;
+		stream->out.response_bytes += frames->size;
 	else if (stream)
-		stream->out.request_bytes += frames->fields.size;
-	frames->fields.stream = frames->of_open == PROMISE ? 0 : frames->stream;
-	send_fields(http2, frames, sends);
+		stream->out.request_bytes += frames->size;
+	if (fields)
+		send_fields(connection, frames, fields, sends);
 }
 
-static __always_inline void frame_ends(struct walk *walk, struct http2 *http2, struct frames *frames,
-				       bool sends)
+static __always_inline void frame_ends(struct walk *walk, struct connection *connection,
+				       struct frames *frames, bool sends)
 {
 	bool fields = frames->type == FIELDS || frames->type == CONTINUATION || frames->type == PROMISE;
 	bool ends = frames->type == DATA && frames->flags & END_STREAM;
 
 	frames->inside = frames->parser.length = 0;
 	if (fields) {
-		fields_end(walk, http2, frames, sends);
+		fields_end(walk, connection, frames, sends);
 		ends = !frames->open && frames->ends;
 	}
 	if (frames->type == RESET)
-		finish_stream(http2, walk->key, frames->stream, sends ? UNTERMINATED : CLIENT_GONE,
-			      walk->now);
+		finish_stream(walk->key, frames->stream, sends ? UNTERMINATED : CLIENT_GONE, walk->now);
 	else if (ends && sends)
-		finish_stream(http2, walk->key, frames->stream, COMPLETE, walk->now);
+		finish_stream(walk->key, frames->stream, COMPLETE, walk->now);
 	else if (frames->type == GOAWAY && sends)
-		end_after(http2, walk->key, frames->last & ~(1u << 31), UNTERMINATED, walk->now);
+		end_after(walk->key, frames->last & ~(1u << 31), UNTERMINATED, walk->now);
 }
 
-/* The header of a frame is complete. False where it is not HTTP/2. */
-static __always_inline bool frame_begins(struct walk *walk, struct http2 *http2, struct frames *frames,
-					 bool sends)
+/* The header of a frame is complete: eight bytes, and the last one. False where it is not HTTP/2. */
+static __always_inline bool frame_begins(struct walk *walk, struct connection *connection,
+					 struct frames *frames, __u64 header, __u8 last, bool sends)
 {
 	struct parser *parser = &frames->parser;
-	__u8 *header = (__u8 *)parser->line;
 	bool begins;
 
-	parser->left = header[0] << 16 | header[1] << 8 | header[2];
-	frames->type = header[3];
-	frames->flags = header[4];
-	frames->stream = (header[5] & 0x7f) << 24 | header[6] << 16 | header[7] << 8 | header[8];
+	header = __builtin_bswap64(header);
+	parser->left = header >> 40;
+	frames->type = header >> 32;
+	frames->flags = header >> 24;
+	frames->stream = (header & 0x7fffff) << 8 | last;
 	frames->skipped = frames->padding = frames->padded = frames->gathered = 0;
 	frames->inside = 1;
 	begins = frames->type == FIELDS || frames->type == PROMISE;
@@ -122,31 +134,31 @@ static __always_inline bool frame_begins(struct walk *walk, struct http2 *http2,
 	if (begins) {
 		if (!frames->stream)
 			return false;
-		frames->fields.size = frames->fields.cut = 0;
+		frames->size = frames->cut = 0;
 		frames->open = 1;
 		frames->of_open = frames->type;
 		frames->ends = frames->type == FIELDS && frames->flags & END_STREAM;
 		if (!sends && frames->type == FIELDS && frames->stream & 1)
-			begin_stream(walk, http2, frames->stream);
+			begin_stream(walk, connection, frames->stream);
 	}
 	return true;
 }
 
 /* Takes some of a frame's header. False where it cannot be read, or is of no frame. */
-static __always_inline bool header_bytes(struct walk *walk, struct http2 *http2, struct frames *frames,
-					 bool sends)
+static __always_inline bool header_bytes(struct walk *walk, struct connection *connection,
+					 struct frames *frames, bool sends)
 {
 	struct parser *parser = &frames->parser;
 	__u32 offset;
 	int byte;
 
-	if (!look(walk, parser))
+	if (!look(walk))
 		return false;
-	offset = walk->at - walk->window;
+	offset = walk->at - walk->loaded_at;
 	if (!parser->length && offset <= WINDOW - FRAME_HEADER && offset + FRAME_HEADER <= walk->loaded) {
-		__builtin_memcpy(parser->line, parser->window + offset, FRAME_HEADER);
 		walk->at += FRAME_HEADER;
-		return frame_begins(walk, http2, frames, sends);
+		return frame_begins(walk, connection, frames, *(__u64 *)(walk->window + offset),
+				    walk->window[offset + 8], sends);
 	}
 	byte = byte_at(walk, parser);
 	if (byte < 0)
@@ -155,7 +167,7 @@ static __always_inline bool header_bytes(struct walk *walk, struct http2 *http2,
 		parser->line[parser->length] = byte;
 	if (++parser->length < FRAME_HEADER)
 		return true;
-	return frame_begins(walk, http2, frames, sends);
+	return frame_begins(walk, connection, frames, parser->words[0], parser->line[8], sends);
 }
 
 static __always_inline bool content_bytes(struct course *course, struct frames *frames, bool sends)
@@ -166,7 +178,7 @@ static __always_inline bool content_bytes(struct course *course, struct frames *
 	if (frames->type == DATA)
 		return data_bytes(course, frames, size, sends);
 	if (frames->type == FIELDS || frames->type == CONTINUATION || frames->type == PROMISE)
-		return fields_bytes(walk, frames, size);
+		return fields_bytes(walk, frames, size, sends);
 	if (frames->type == GOAWAY && sends)
 		return gather(walk, frames);
 	skip(walk, &frames->parser, size);
@@ -197,101 +209,87 @@ static __always_inline void pass(struct walk *walk, __u32 *bytes)
 	walk->at += size;
 }
 
+/* One step through frames, of which there is some more; 1 ends the walk. */
 static __always_inline long frame_step(struct course *course, struct frames *frames, bool sends)
 {
-	struct http2 *http2 = course->http2;
+	struct connection *connection = course->connection;
 	struct walk *walk = course->walk;
 	bool followed = true;
 
-	if (walk->at >= walk->size)
-		return 1;
 	if (!frames->inside)
-		followed = header_bytes(walk, http2, frames, sends);
+		followed = header_bytes(walk, connection, frames, sends);
 	else if (frames->padded)
 		followed = padding_bytes(walk, frames);
 	else if (frames->skipped)
 		pass(walk, &frames->skipped);
-	else if (frames->parser.left)
-		followed = content_bytes(course, frames, sends);
-	else
+	else if (!frames->parser.left)
 		pass(walk, &frames->padding);
-	if (followed && frames->inside && !frames->padded && !frames->skipped && !frames->parser.left &&
-	    !frames->padding)
-		frame_ends(walk, http2, frames, sends);
+	if (followed && frames->inside && !frames->padded && !frames->skipped) {
+		if (frames->parser.left && walk->at < walk->size)
+			followed = content_bytes(course, frames, sends);
+		if (followed && !frames->parser.left && !frames->padding)
+			frame_ends(walk, connection, frames, sends);
+	}
 	walk->failed = !followed;
-	return walk->failed ? 1 : 0;
+	return walk->failed || walk->at >= walk->size ? 1 : 0;
 }
 
 static long read_step(__u32 index, struct course *course)
 {
-	return frame_step(course, &course->http2->reading, false);
+	return frame_step(course, &course->connection->frames_read, false);
 }
 
 static long sent_step(__u32 index, struct course *course)
 {
-	return frame_step(course, &course->http2->writing, true);
+	return frame_step(course, &course->connection->frames_sent, true);
 }
 
-CHECKED_ONCE int read_frames(__u64 key)
+CHECKED_ONCE int read_frames(struct connection *connection)
 {
-	struct course course = {.http2 = bpf_map_lookup_elem(&http2_connections, &key)};
+	struct course course = {.connection = connection};
 
-	if (!course.http2)
+	if (!connection)
 		return 0;
-	course.walk = &course.http2->reading.walk;
+	course.walk = &connection->reads;
 	bpf_loop(MOST_STEPS, read_step, &course, 0);
 	return 0;
 }
 
-CHECKED_ONCE int sent_frames(__u64 key)
+CHECKED_ONCE int sent_frames(struct connection *connection)
 {
-	struct course course = {.http2 = bpf_map_lookup_elem(&http2_connections, &key)};
+	struct course course = {.connection = connection};
 
-	if (!course.http2)
+	if (!connection)
 		return 0;
-	course.walk = &course.http2->writing.walk;
+	course.walk = &connection->sends;
 	bpf_loop(MOST_STEPS, sent_step, &course, 0);
 	return 0;
 }
 
-/* Has what is kept of a connection of HTTP/2: at its first bytes the client's preface is on its way. */
-static __always_inline struct http2 *http2_of(struct walk *walk)
+/* Begins to follow a connection by HTTP/2: at its first bytes the client's preface is on its way. False (and counted)
+ * where there is no room. */
+static __always_inline bool begin_frames(struct connection *connection, __u64 key)
 {
-	struct http2 *http2 = lookup_or_init(http2_connections, &walk->key, &no_http2);
-	struct connection *connection = walk->connection;
+	struct frames *frames = &connection->frames_read;
 
-	if (!http2)
-		return NULL;
-	http2->tgid = connection->tgid;
-	if (http2->id)
-		return http2;
-	http2->id = __sync_fetch_and_add(&http2_begun, 1) + 1;
-	http2->reading.inside = 1;
-	http2->reading.type = SETTINGS;
-	http2->reading.parser.left = connection->http2 == UPGRADED ? PREFACE : REST_OF_PREFACE;
+	if (!lookup_or_init(http2_connections, &key, &no_http2))
+		return false;
+	connection->http2_id = __sync_fetch_and_add(&http2_begun, 1) + 1;
+	frames->inside = 1;
+	frames->type = SETTINGS;
+	frames->parser.left = connection->http2 == UPGRADED ? PREFACE : REST_OF_PREFACE;
 	if (connection->http2 == UPGRADED)
-		upgraded(walk, http2);
-	return http2;
+		upgraded(connection, key);
+	return true;
 }
 
 /* Follows what is left of a piece of what was read or sent. */
-static __always_inline void follow_frames(struct walk *walk, bool sends)
+static __always_inline void follow_frames(struct connection *connection, struct walk *walk, bool sends)
 {
-	struct http2 *http2 = http2_of(walk);
-	struct walk *rest;
-
-	if (!http2) {
+	if (!connection->http2_id && !begin_frames(connection, walk->key))
 		walk->failed = 1;
-		return;
-	}
-	rest = sends ? &http2->writing.walk : &http2->reading.walk;
-	copy_walk(rest, walk);
-	rest->loaded = 0; /* what is in the window of HTTP/1.1 */
-	if (sends)
-		sent_frames(walk->key);
-	else
-		read_frames(walk->key);
-	walk->at = rest->at;
-	walk->arrived = rest->arrived;
-	walk->failed = rest->failed;
+	else if (walk->at < walk->size && sends)
+		sent_frames(connection);
+	else if (walk->at < walk->size)
+		read_frames(connection);
 }

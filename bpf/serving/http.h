@@ -1,36 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* Follows the messages of HTTP/1.1 on a connection, byte by byte but for bodies. */
 #pragma once
-#include "events.h"
+#include "serving.h"
 
 /* Bytes of heads, sizes of chunks and events before the first token that one call is followed through. */
 #define MOST_STEPS (1 << 17)
 
-/* What is followed. The walk is in memory, where the verifier follows no numbers. */
+/* What is followed. */
 struct steps {
 	struct walk *walk;
 	struct connection *connection;
 };
 
-/* All but the pointer, which is not for maps. */
-static __always_inline void copy_walk(struct walk *to, struct walk *from)
-{
-	const __u32 from_here = __builtin_offsetof(struct walk, key);
-
-	__builtin_memcpy((char *)to + from_here, (char *)from + from_here, sizeof(*to) - from_here);
-}
-
-/* Has the bytes at this place in the parser's window. False where they cannot be read. */
-static __always_inline bool look(struct walk *walk, struct parser *parser)
+/* Has the bytes at this place in the window. False where they cannot be read. */
+static __always_inline bool look(struct walk *walk)
 {
 	__u32 size;
 
-	if (walk->at - walk->window < walk->loaded)
+	if (walk->at - walk->loaded_at < walk->loaded)
 		return true;
 	size = at_most(walk->size - walk->at, WINDOW);
-	if (!walk->base || bpf_probe_read_user(parser->window, size, (void *)(walk->base + walk->at)))
+	if (!walk->base || bpf_probe_read_user(walk->window, size, (void *)(walk->base + walk->at)))
 		return false;
-	walk->window = walk->at;
+	walk->loaded_at = walk->at;
 	walk->loaded = size;
 	return true;
 }
@@ -39,22 +31,22 @@ static __always_inline int byte_at(struct walk *walk, struct parser *parser)
 {
 	__u32 offset;
 
-	if (!look(walk, parser))
+	if (!look(walk))
 		return -1;
-	offset = walk->at - walk->window;
+	offset = walk->at - walk->loaded_at;
 	walk->at++;
 	parser->bytes++;
-	return (__u8)parser->window[offset & (WINDOW - 1)];
+	return (__u8)walk->window[offset & (WINDOW - 1)];
 }
 
 /* The next eight bytes, 0 where the window has fewer. */
-static __always_inline __u64 next_word(struct walk *walk, struct parser *parser)
+static __always_inline __u64 next_word(struct walk *walk)
 {
-	__u32 offset = walk->at - walk->window;
+	__u32 offset = walk->at - walk->loaded_at;
 
 	if (offset > WINDOW - 8 || offset + 8 > walk->loaded)
 		return 0;
-	return *(__u64 *)(parser->window + offset);
+	return *(__u64 *)(walk->window + offset);
 }
 
 /* Whether one of a word's bytes is this one. */
@@ -64,23 +56,38 @@ static __always_inline bool has_byte(__u64 word, __u8 byte)
 	return (word - 0x0101010101010101ull) & ~word & 0x8080808080808080ull;
 }
 
-/* Keeps the end of an answer, of which these bytes were sent before this address. */
-CHECKED_ONCE int keep_end(struct request *out, __u64 until, __u32 size)
+/* Copies bytes of a walk up to its place, which are at most TAIL: from the window, which takes less time, if they are
+ * there. False where they cannot be read. */
+static __always_inline bool copy_last(struct walk *walk, char *to, __u32 size)
 {
-	__u32 at;
+	__u32 offset = walk->at - size - walk->loaded_at;
 
-	if (!out)
-		return 0;
+	if (offset < WINDOW && offset + size <= walk->loaded)
+		return !bpf_probe_read_kernel(to, size, walk->window + offset);
+	return !bpf_probe_read_user(to, size, (void *)(walk->base + walk->at - size));
+}
+
+/* Keeps the end of an answer, up to here. */
+static __always_inline void keep_end(struct request *out, struct walk *walk)
+{
+	__u32 at, size;
+
+	size = walk->at - walk->kept;
+	if (!walk->base) {
+		out->tail_at = out->tail_end = 0;
+		return;
+	}
 	if (size > TAIL) { /* enough, without what was kept before */
 		size = at_most(size, 2 * TAIL);
 		out->tail_at = 0;
-		out->tail_end = bpf_probe_read_user(out->tail, size, (void *)(until - size)) ? 0 : size;
-		return 0;
+		out->tail_end =
+		    bpf_probe_read_user(out->tail, size, (void *)(walk->base + walk->at - size)) ? 0 : size;
+		return;
 	}
 	at = out->tail_at & (TAIL - 1);
-	if (bpf_probe_read_user(out->tail + at, size, (void *)(until - size))) {
+	if (!copy_last(walk, out->tail + at, size)) {
 		out->tail_at = out->tail_end = 0;
-		return 0;
+		return;
 	}
 	at += size;
 	if (at >= TAIL) {
@@ -90,18 +97,13 @@ CHECKED_ONCE int keep_end(struct request *out, __u64 until, __u32 size)
 		out->tail_end = at;
 	}
 	out->tail_at = at;
-	return 0;
 }
 
-/* Keeps the end of an answer, up to here. */
 static __always_inline void keep_tail(struct walk *walk, struct request *out)
 {
 	if (walk->kept >= walk->at)
 		return;
-	if (walk->base)
-		keep_end(out, walk->base + walk->at, walk->at - walk->kept);
-	else
-		out->tail_at = out->tail_end = 0;
+	keep_end(out, walk);
 	walk->kept = walk->at;
 }
 
@@ -197,7 +199,7 @@ CHECKED_ONCE int chunk_line(struct parser *parser, __u8 byte)
 /* The same of a whole line of a size at once. False where it is not all there, or has more than a size. */
 static __always_inline bool size_line(struct walk *walk, struct parser *parser)
 {
-	__u64 word = look(walk, parser) ? next_word(walk, parser) : 0;
+	__u64 word = look(walk) ? next_word(walk) : 0;
 	__u32 digits = 0, size = 0;
 
 #pragma clang loop unroll(full)

@@ -29,34 +29,10 @@ union record {
 	struct fields fields;
 };
 
-/* One direction of a connection. `parser.left` are the bytes of the frame's content to come, which is behind the
- * length of the padding and what is skipped, and before the padding. */
-struct frames {
-	struct parser parser;
-	struct fields fields;
-	struct walk walk; /* of the call that is followed: older kernels have no room for it on the stack */
-	__u32 stream;
-	__u32 blocks;
-	__u32 skipped;
-	__u32 padding;
-	__u32 last; /* stream that a GOAWAY names */
-	__u8 type;
-	__u8 flags;
-	__u8 padded;  /* the length of the padding is to come */
-	__u8 inside;  /* a frame */
-	__u8 open;    /* a block of fields, */
-	__u8 of_open; /* which a frame of this type began, */
-	__u8 ends;    /* and which ends its direction of the stream */
-	__u8 gathered;
-	__u8 unused[4];
-};
-
+/* What a connection has besides its frames: not needed for data, so that events need no look at this table. */
 struct http2 {
-	struct frames reading;
-	struct frames writing;
-	__u64 id;
-	__u32 newest;		/* stream of the client */
-	__u32 tgid;		/* process that reads */
+	struct fields read;
+	struct fields sent;
 	__u32 slots[MOST_OPEN]; /* the streams that are open, 0 where there is none */
 };
 

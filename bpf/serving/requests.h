@@ -134,13 +134,13 @@ static long request_step(__u32 index, struct steps *steps)
 	return walk->failed || connection->http2 ? 1 : 0;
 }
 
-CHECKED_ONCE int read_lines(__u64 key)
+CHECKED_ONCE int read_lines(struct connection *connection)
 {
-	struct steps steps = {.connection = bpf_map_lookup_elem(&connections, &key)};
+	struct steps steps = {.connection = connection};
 
-	if (!steps.connection)
+	if (!connection)
 		return 0;
-	steps.walk = &steps.connection->reads;
+	steps.walk = &connection->reads;
 	bpf_loop(MOST_STEPS, request_step, &steps, 0);
 	return 0;
 }

@@ -11,7 +11,7 @@
 /* Bytes of an answer's body that are kept: of its beginning (of an event stream twice as many) and of its end; powers of two. */
 #define BEGIN 256
 #define TAIL 512
-#define WINDOW 64	/* bytes that are read at once; a power of two */
+#define WINDOW 512	/* bytes that are read at once; a power of two */
 #define TRACEPARENT 56	/* 55 bytes and a zero */
 #define WORDS 9		/* of a header's line */
 #define GAP_FIRST (-12) /* 2^-12 s: 0.24 ms */
@@ -89,12 +89,33 @@ struct parser {
 		__u64 words[WORDS]; /* the line in lower case, without blanks */
 		char line[WORDS * 8];
 	};
-	char window[WINDOW];
 	__u32 length; /* of the line */
 	__u8 state;
 	__u8 chunked;
 	__u8 has_length;
 	__u8 extension; /* of a chunk's size */
+};
+
+/* One direction of a connection of HTTP/2. `parser.left` are the bytes of the frame's content to come, which is behind the
+ * length of the padding and what is skipped, and before the padding. */
+struct frames {
+	struct parser parser;
+	__u32 stream;
+	__u32 blocks; /* of fields */
+	__u32 skipped;
+	__u32 padding;
+	__u32 last; /* stream that a GOAWAY names */
+	__u16 size; /* of the block of fields that is kept, */
+	__u8 cut;   /* which was longer */
+	__u8 type;
+	__u8 flags;
+	__u8 padded;  /* the length of the padding is to come */
+	__u8 inside;  /* a frame */
+	__u8 open;    /* a block of fields, */
+	__u8 of_open; /* which a frame of this type began, */
+	__u8 ends;    /* and which ends its direction of the stream */
+	__u8 gathered;
+	__u8 unused;
 };
 
 /* The event of a stream that is being sent. */
@@ -120,35 +141,39 @@ struct trace {
 	char parent[TRACEPARENT];
 };
 
-/* What one call read or sent. */
+/* What one call read or sent. In memory, where the verifier follows no numbers. */
 struct walk {
-	struct connection *connection;
 	__u64 key; /* of the connection */
 	__u64 now;
 	__u64 arrived; /* 0 where it is not known */
 	__u64 iov;
+	__u64 base;	/* of this piece; 0 where it cannot be read */
 	__u32 left;	/* bytes of the call in further pieces */
 	__u32 sequence; /* of TCP, of this piece's first byte */
-	__u64 base;	/* of this piece; 0 where it cannot be read */
 	__u32 size;
 	__u32 at;
-	__u32 window; /* where the bytes in the parser's window begin, */
-	__u32 loaded; /* and how many they are */
-	__u32 kept;   /* up to where the piece is in the tail */
+	__u32 loaded_at; /* where the bytes in the window begin, */
+	__u32 loaded;	 /* and how many they are */
+	__u32 kept;	 /* up to where the piece is in the tail */
 	__u32 failed;
+	char window[WINDOW];
 };
 
 struct connection {
 	struct parser reading;
 	struct parser writing;
-	struct walk reads; /* of the call that is followed: older kernels have no room for it on the stack */
+	struct walk reads; /* the call that is followed */
 	struct walk sends;
+	struct frames frames_read;
+	struct frames frames_sent;
 	struct event event;
 	struct trace trace;
 	struct pending pending[MOST_PENDING];
 	struct request out;
 	__u64 inode;	  /* of a Unix socket: the next one may have its address, and its end was not seen */
 	__u64 tls_socket; /* of which its end is known; only under TLS, else 0 */
+	__u64 http2_id;	  /* 0 until its first frame */
+	__u32 newest;	  /* stream of the client of HTTP/2 */
 	__u32 tgid;
 	__u32 received; /* requests that were read, */
 	__u32 answered; /* and answered, */
@@ -156,7 +181,7 @@ struct connection {
 	__u32 client_closed;
 	__u8 swept; /* its end may not be seen when its process ends */
 	__u8 http2; /* enum preface */
-	__u8 unused[2];
+	__u8 unused[6];
 };
 
 /* How a connection became one of HTTP/2. */

@@ -96,10 +96,12 @@ static __always_inline void on_unix_end(struct sock *sk)
 
 static __always_inline __u64 inode_of(struct sock *sk)
 {
-	return BPF_CORE_READ(sk, sk_socket, file, f_inode, i_ino);
+	struct socket_alloc *allocated = (void *)BPF_CORE_READ(sk, sk_socket);
+
+	return BPF_CORE_READ(allocated, vfs_inode.i_ino);
 }
 
-/* A connection that begins with what was just read; NULL if that is no request. */
+/* A connection that begins with these bytes; NULL if they are no request. */
 static __always_inline struct connection *new_connection(struct sock *sk, __u64 base, __u32 size, __u32 tgid)
 {
 	struct connection *connection;
@@ -122,7 +124,8 @@ static __always_inline struct connection *new_connection(struct sock *sk, __u64 
 	return connection;
 }
 
-static __always_inline long follow_vector(struct walk *walk, __u32 index, bool sends)
+static __always_inline long follow_vector(struct connection *connection, struct walk *walk, __u32 index,
+					  bool sends)
 {
 	struct iovec piece;
 
@@ -135,36 +138,42 @@ static __always_inline long follow_vector(struct walk *walk, __u32 index, bool s
 	walk->base = piece.base;
 	walk->size = piece.size < walk->left ? piece.size : walk->left;
 	walk->left -= walk->size;
-	follow_piece(walk, sends);
+	follow_piece(connection, walk, sends);
 	walk->sequence += walk->size;
 	return walk->failed ? 1 : 0;
 }
 
-static long read_piece(__u32 index, struct walk *walk)
+static long read_piece(__u32 index, struct steps *steps)
 {
-	return follow_vector(walk, index, false);
+	return follow_vector(steps->connection, steps->walk, index, false);
 }
 
-static long sent_piece(__u32 index, struct walk *walk)
+static long sent_piece(__u32 index, struct steps *steps)
 {
-	return follow_vector(walk, index, true);
+	return follow_vector(steps->connection, steps->walk, index, true);
 }
 
-/* Finds the bytes that a call moved: in one buffer (`base`), or in pieces (`iov`). False if it is another call. */
-static __always_inline bool find_bytes(struct walk *walk, bool sends)
+/* Where the bytes are that a call moved: in one buffer, or in pieces. */
+struct place {
+	__u64 base;
+	__u64 iov;
+};
+
+/* Finds the bytes that a call moved. False if it is another call. */
+static __always_inline bool find_bytes(struct task_struct *task, struct place *place, bool sends)
 {
-	struct pt_regs *regs = (void *)bpf_task_pt_regs(bpf_get_current_task_btf());
+	struct pt_regs *regs = (void *)bpf_task_pt_regs(task);
 	__u64 call = CALL_OF(regs), second = SECOND_OF(regs);
 	struct message message;
 
 	if (call == (sends ? WRITE : READ) || call == (sends ? SENDTO : RECVFROM)) {
-		walk->base = second;
+		place->base = second;
 	} else if (call == (sends ? WRITEV : READV)) {
-		walk->iov = second;
+		place->iov = second;
 	} else if (call == (sends ? SENDMSG : RECVMSG)) {
 		if (!read_user(&message, second))
 			return false;
-		walk->iov = message.iov;
+		place->iov = message.iov;
 	} else {
 		return false;
 	}
@@ -184,56 +193,84 @@ static __always_inline void take_arrival(struct walk *walk, struct sock *sk)
 		walk->sequence = BPF_CORE_READ((struct tcp_sock *)sk, copied_seq) - walk->left;
 }
 
+/* The connection of a followed process on which bytes were moved; NULL where there is none yet. */
+static __always_inline struct connection *known_connection(struct sock *sk)
+{
+	__u64 key = (__u64)sk;
+	struct connection *connection = bpf_map_lookup_elem(&connections, &key);
+
+	if (connection && connection->inode && connection->inode != inode_of(sk)) {
+		/* Of a Unix socket that the server has closed before the end of its answer. */
+		drop(key, UNTERMINATED);
+		return NULL;
+	}
+	return connection;
+}
+
+/* A connection that begins with what was just read from this place; NULL if that is no request. */
+static __always_inline struct connection *begun_connection(struct sock *sk, const struct place *place,
+							   __u32 size, __u32 tgid)
+{
+	struct iovec first = {.base = place->base, .size = size};
+
+	if (place->iov && !read_user(&first, place->iov))
+		return NULL;
+	return new_connection(sk, first.base, first.size < size ? first.size : size, tgid);
+}
+
+/* Follows what a call moved on a connection. */
+static __always_inline void follow_call(struct connection *connection, struct sock *sk,
+					const struct place *place, __u32 size, bool sends)
+{
+	struct steps steps = {.connection = connection,
+			      .walk = sends ? &connection->sends : &connection->reads};
+	struct walk *walk = steps.walk;
+
+	begin_walk(walk, (__u64)sk, bpf_ktime_get_ns());
+	walk->base = place->base;
+	walk->iov = place->iov;
+	walk->left = walk->size = size;
+	if (!sends)
+		take_arrival(walk, sk);
+	if (place->iov) {
+		bpf_loop(MOST_PIECES, sends ? sent_piece : read_piece, &steps, 0);
+		if (walk->left)
+			walk->failed = 1;
+	} else {
+		follow_piece(connection, walk, sends);
+	}
+	if (walk->failed) {
+		add(&unreadable, 1);
+		drop((__u64)sk, UNREADABLE);
+	}
+}
+
 /* A call of any process that moved bytes. */
 static __always_inline void on_call(struct sock *sk, __u32 size, bool sends)
 {
-	struct walk walk = {.left = size, .key = (__u64)sk};
-	__u64 key = (__u64)sk;
-	__u32 tgid = bpf_get_current_pid_tgid() >> 32;
-	struct iovec first;
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct connection *connection;
+	struct place place = {};
+	__u32 tgid = task->tgid;
 	bool found;
 
-	if (!is_followed(tgid) || (tls && is_of_tls(key, sends)))
+	if (!may_be_followed(tgid))
 		return;
-	walk.connection = bpf_map_lookup_elem(&connections, &key);
-	if (walk.connection && walk.connection->inode && walk.connection->inode != inode_of(sk)) {
-		drop(
-		    key,
-		    UNTERMINATED); /* of a Unix socket that the server has closed before the end of its answer */
-		walk.connection = NULL;
-	}
-	if (sends && !walk.connection)
+	connection = known_connection(sk);
+	if (sends && !connection)
 		return;
-	found = find_bytes(&walk, sends);
+	if (!(connection && connection->tgid == tgid) && !is_followed(tgid))
+		return;
+	if (tls && is_of_tls((__u64)sk, sends))
+		return;
+	found = find_bytes(task, &place, sends);
 	if (!found)
 		add(&unread_calls, 1);
-	if (!walk.connection) {
-		if (!found)
-			return;
-		first = (struct iovec){.base = walk.base, .size = size};
-		if (walk.iov && !read_user(&first, walk.iov))
-			return;
-		walk.connection = new_connection(sk, first.base, first.size < size ? first.size : size, tgid);
-		if (!walk.connection)
-			return;
-	}
-	walk.now = bpf_ktime_get_ns();
-	if (!sends) {
-		take_arrival(&walk, sk);
-		if (walk.connection->answered == walk.connection->received)
-			walk.connection->tgid =
-			    tgid; /* it may have been given the connection by another process */
-	}
-	if (walk.iov) {
-		bpf_loop(MOST_PIECES, sends ? sent_piece : read_piece, &walk, 0);
-		if (walk.left)
-			walk.failed = 1;
-	} else {
-		walk.size = size;
-		follow_piece(&walk, sends);
-	}
-	if (walk.failed) {
-		add(&unreadable, 1);
-		drop(key, UNREADABLE);
-	}
+	if (!connection && found)
+		connection = begun_connection(sk, &place, size, tgid);
+	if (!connection)
+		return;
+	if (!sends && connection->answered == connection->received)
+		connection->tgid = tgid; /* it may have been given the connection by another process */
+	follow_call(connection, sk, &place, size, sends);
 }

@@ -24,6 +24,11 @@ static const struct stream no_stream;
 /* The connections of HTTP/2 that there were. */
 __u64 http2_begun = 0;
 
+static __always_inline struct http2 *http2_of(__u64 connection)
+{
+	return bpf_map_lookup_elem(&http2_connections, &connection);
+}
+
 static __always_inline struct stream *stream_of(__u64 connection, __u32 id)
 {
 	struct stream_key key = {.connection = connection, .id = id};
@@ -49,14 +54,16 @@ static long find_slot(__u32 index, struct search *search)
 }
 
 /* A stream that begins; NULL (and counted) where there is no room. */
-static __always_inline struct stream *new_stream(struct http2 *http2, __u64 connection, __u32 id)
+static __always_inline struct stream *new_stream(struct connection *connection, __u64 at, __u32 id)
 {
-	struct stream_key key = {.connection = connection, .id = id};
-	struct search search = {.http2 = http2, .at = id / 2};
-	__u32 tgid = http2->tgid;
+	struct stream_key key = {.connection = at, .id = id};
+	struct search search = {.http2 = http2_of(at), .at = id / 2};
+	__u32 tgid = connection->tgid;
 	struct process *process;
 	struct stream *stream;
 
+	if (!search.http2)
+		return NULL;
 	bpf_loop(MOST_OPEN, find_slot, &search, 0);
 	if (!search.found) {
 		add(&streams_lost, 1);
@@ -65,11 +72,11 @@ static __always_inline struct stream *new_stream(struct http2 *http2, __u64 conn
 	stream = lookup_or_init(streams, &key, &no_stream);
 	if (!stream)
 		return NULL;
-	http2->slots[search.at & (MOST_OPEN - 1)] = id;
+	search.http2->slots[search.at & (MOST_OPEN - 1)] = id;
 	stream->slot = search.at;
 	stream->event.fresh = 1;
 	stream->out.tgid = tgid;
-	stream->out.connection = http2->id;
+	stream->out.connection = connection->http2_id;
 	stream->out.stream = id;
 	stream->open = 1;
 	process = bpf_map_lookup_elem(&processes, &tgid);
@@ -79,14 +86,14 @@ static __always_inline struct stream *new_stream(struct http2 *http2, __u64 conn
 }
 
 /* The client has begun a request. */
-static __always_inline void begin_stream(struct walk *walk, struct http2 *http2, __u32 id)
+static __always_inline void begin_stream(struct walk *walk, struct connection *connection, __u32 id)
 {
 	struct stream *stream;
 
-	if (id <= http2->newest)
+	if (id <= connection->newest)
 		return;
-	http2->newest = id;
-	stream = new_stream(http2, walk->key, id);
+	connection->newest = id;
+	stream = new_stream(connection, walk->key, id);
 	if (!stream)
 		return;
 	stream->out.start = began(walk);
@@ -97,16 +104,15 @@ static __always_inline void begin_stream(struct walk *walk, struct http2 *http2,
 }
 
 /* The request with the upgrade to HTTP/2 is the first stream (RFC 7540, 3.2). */
-static __always_inline void upgraded(struct walk *walk, struct http2 *http2)
+static __always_inline void upgraded(struct connection *connection, __u64 key)
 {
-	struct connection *connection = walk->connection;
 	struct pending *request = &connection->pending[connection->answered & (MOST_PENDING - 1)];
 	struct stream *stream;
 	struct process *process;
 	__u32 tgid = connection->tgid;
 
-	http2->newest = 1;
-	stream = new_stream(http2, walk->key, 1);
+	connection->newest = 1;
+	stream = new_stream(connection, key, 1);
 	process = bpf_map_lookup_elem(&processes, &tgid);
 	if (process && request->post)
 		add(&process->ended, 1); /* it began twice */
@@ -123,11 +129,11 @@ static __always_inline void upgraded(struct walk *walk, struct http2 *http2)
 }
 
 /* Sends the record of a stream that has ended, and forgets it. Both directions may end it at once. */
-CHECKED_ONCE int finish_stream(struct http2 *http2, __u64 connection, __u32 id, enum outcome outcome,
-			       __u64 now)
+CHECKED_ONCE int finish_stream(__u64 connection, __u32 id, enum outcome outcome, __u64 now)
 {
 	struct stream_key key = {.connection = connection, .id = id};
 	struct stream *stream = bpf_map_lookup_elem(&streams, &key);
+	struct http2 *http2 = http2_of(connection);
 	struct process *process;
 	__u32 tgid;
 
@@ -158,31 +164,33 @@ static long end_slot(__u32 index, struct ending *ending)
 	__u32 id = ending->http2->slots[index & (MOST_OPEN - 1)];
 
 	if (id > ending->after)
-		finish_stream(ending->http2, ending->key, id, ending->outcome, ending->now);
+		finish_stream(ending->key, id, ending->outcome, ending->now);
 	return 0;
 }
 
 /* Ends the streams after this one. */
-static __always_inline void end_after(struct http2 *http2, __u64 key, __u32 after, enum outcome outcome,
-				      __u64 now)
+static __always_inline void end_after(__u64 key, __u32 after, enum outcome outcome, __u64 now)
 {
-	struct ending ending = {.http2 = http2, .key = key, .now = now, .after = after, .outcome = outcome};
+	struct ending ending = {
+	    .http2 = http2_of(key), .key = key, .now = now, .after = after, .outcome = outcome};
 
-	bpf_loop(MOST_OPEN, end_slot, &ending, 0);
+	if (ending.http2)
+		bpf_loop(MOST_OPEN, end_slot, &ending, 0);
 }
 
 /* Ends what is open on a connection of HTTP/2, and forgets it. */
-static __always_inline void end_streams(__u64 key, enum outcome outcome, __u64 now)
+static __always_inline void end_streams(struct connection *connection, __u64 key, enum outcome outcome,
+					__u64 now)
 {
-	struct http2 *http2 = bpf_map_lookup_elem(&http2_connections, &key);
+	struct http2 *http2 = http2_of(key);
 	struct fields *last;
 
 	if (!http2)
 		return;
-	end_after(http2, key, 0, outcome, now);
-	last = &http2->reading.fields;
+	end_after(key, 0, outcome, now);
+	last = &http2->read;
 	last->kind = CONNECTION_ENDED;
-	last->connection = http2->id;
+	last->connection = connection->http2_id;
 	if (bpf_ringbuf_output(&requests, last, __builtin_offsetof(struct fields, block), 0))
 		add(&requests_lost, 1);
 	bpf_map_delete_elem(&http2_connections, &key);

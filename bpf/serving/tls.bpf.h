@@ -57,7 +57,7 @@ UPROBE(on_tls_call)
 	struct tls_thread *thread;
 	__u32 tgid = id >> 32;
 
-	if (!is_followed(tgid))
+	if (!may_be_followed(tgid) || !is_followed(tgid))
 		return 0;
 	thread = lookup_or_init(tls_threads, &id, &no_tls_thread);
 	if (thread && thread->sp && made_by(thread->sp, thread->ip == ip, sp))
@@ -119,25 +119,25 @@ static __always_inline void on_tls_moved(struct tls_thread *thread, __u32 size, 
 {
 	__u32 tgid = bpf_get_current_pid_tgid() >> 32;
 	struct tls_key key = {.ssl = thread->ssl, .tgid = tgid};
-	struct walk walk = {.base = thread->buffer, .size = size};
-	__u64 *id = bpf_map_lookup_elem(&tls_connections, &key);
+	__u64 *id = bpf_map_lookup_elem(&tls_connections, &key), connection_key = id ? *id : 0;
+	struct connection *connection = id ? bpf_map_lookup_elem(&connections, &connection_key) : NULL;
+	struct walk *walk;
 
-	if (id) {
-		walk.key = *id;
-		walk.connection = bpf_map_lookup_elem(&connections, &walk.key);
-	}
-	if (!walk.connection) {
-		if (sends || !begins_request(walk.base, size))
+	if (!connection) {
+		if (sends || !begins_request(thread->buffer, size))
 			return;
-		walk.connection = new_tls_connection(&key, thread->socket, &walk.key);
-		if (!walk.connection)
+		connection = new_tls_connection(&key, thread->socket, &connection_key);
+		if (!connection)
 			return;
 	}
-	walk.now = sends ? thread->start : bpf_ktime_get_ns();
-	follow_piece(&walk, sends);
-	if (walk.failed) {
+	walk = sends ? &connection->sends : &connection->reads;
+	begin_walk(walk, connection_key, sends ? thread->start : bpf_ktime_get_ns());
+	walk->base = thread->buffer;
+	walk->size = size;
+	follow_piece(connection, walk, sends);
+	if (walk->failed) {
 		add(&unreadable, 1);
-		drop(walk.key, UNREADABLE);
+		drop(connection_key, UNREADABLE);
 	}
 }
 

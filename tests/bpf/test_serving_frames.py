@@ -217,9 +217,12 @@ def test_1000_connections_of_no_form(observed: Observed) -> None:
 
 def left(observed: Observed) -> list[object]:
     """Return this process's connections, and streams of connections that are over: other tests have theirs."""
-    connections = dict(observed.object.maps["http2_connections"].items())
-    own = [key for key, it in connections.items() if it.tgid == os.getpid()]
-    return own + [key for key, _ in observed.object.maps["streams"].items() if key.connection not in connections]
+    maps = observed.object.maps
+    connections = {key: it.tgid == os.getpid() for key, it in maps["connections"].items()}
+    own = [key for key, is_own in connections.items() if is_own]
+    tables = [key for key, _ in maps["http2_connections"].items()]
+    streams = [key.connection for key, _ in maps["streams"].items()]
+    return own + [key for key in tables + streams if key not in connections]
 
 
 def _again(tokens: int) -> None:
