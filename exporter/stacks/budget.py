@@ -7,7 +7,8 @@ SAVED_SECONDS = 60.0
 MOST = 4096
 _FIRST_COST = 0.001
 """Seconds that a stack is taken to cost until that is measured."""
-_WEIGHT = 0.2
+_WINDOW = 256
+"""Stacks of which the mean cost is taken. The first ones of a program cost more, as its files are read for them."""
 
 
 class CpuBudget:
@@ -27,6 +28,6 @@ class CpuBudget:
         spent, count = used - self._used, unwound - self._unwound
         self._used, self._unwound = used, unwound
         if count > 0 and spent > 0:
-            self._cost += _WEIGHT * (spent / count - self._cost)
+            self._cost += (1 - (1 - 1 / _WINDOW) ** count) * (spent / count - self._cost)
         self._saved = min(self._saved + self._share * elapsed - spent, self._share * SAVED_SECONDS)
         return max(0, min(MOST, int(self._saved / self._cost) - waiting))

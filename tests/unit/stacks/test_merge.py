@@ -51,6 +51,18 @@ def test_a_minute_of_the_share_may_be_used_at_once() -> None:
     assert 0 < budget.allowance(60.0, spent + 1, 4000, 100) < MOST
 
 
+def test_the_first_stacks_of_a_program_cost_more() -> None:
+    """Symbols of its files are read for them. Others that it makes meanwhile are within the budget all the same."""
+    budget = CpuBudget(0.05)
+    for tick in range(1, 4):
+        left = budget.allowance(0.5, 0.7 * tick, 2 * tick, 0)
+    assert left > 30
+    assert budget.allowance(0.5, 2.2, 206, 0) > 150
+    for tick in range(1, 400):
+        left = budget.allowance(0.5, 2.2 + 0.025 * tick, 206 + tick, 0)
+    assert left < 80, "a stack costs 25 ms for a while"
+
+
 def test_a_record_is_what_it_was() -> None:
     raw = SimpleNamespace(
         tgid=7, tid=8, id=9, weight=1, api=3, python=2, hijacked=1, truncated=0, bytes=4, interpreter=1
