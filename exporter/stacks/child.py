@@ -78,7 +78,8 @@ class Naming:
         self._parts: dict[int, list[MappedModule]] = {}
         self._stacks = Stacks()
         self._waiting: deque[bytes] = deque()
-        self._refreshed: dict[int, int] = {}
+        self._refreshed: dict[int, tuple[int, int]] = {}
+        """By pid when the mappings were read again in vain, and for how many stacks they are not then."""
         self._count = 0
 
     def run(self) -> None:
@@ -163,8 +164,11 @@ class Naming:
             self._send(_answer(record) | {"lost": 1})
             return None
         unwound = self._frames(record, process)
-        if any(it.place is None for it in unwound.frames) and self._refresh(record.tgid):
+        known = _known(unwound, process)
+        if known < len(unwound.frames) and self._refresh(record.tgid):
             unwound = self._frames(record, process)
+            if _known(unwound, process) > known:
+                del self._refreshed[record.tgid]
         python = process.python.file if process.python else None
         truncated = unwound.truncated or ("python" if record.truncated else "")
         return record, process, list(merge(unwound.frames, record.frames, python)), truncated
@@ -178,12 +182,15 @@ class Naming:
         return self._unwinder.unwind(registers, snapshot, process, record.anywhere)
 
     def _refresh(self, pid: int) -> bool:
-        """Have the mappings of a process read again, but not for each stack of code that no file has."""
-        if self._count - self._refreshed.get(pid, -1 << 30) < _AT_ONCE:
+        """Have the mappings of a process read again, but not for each stack of code that no file has: after that was in
+        vain twice as many stacks later each time.
+        """
+        last, pause = self._refreshed.get(pid, (0, 0))
+        if self._count - last < pause:
             return False
-        self._refreshed[pid] = self._count
         if len(self._refreshed) > _MOST_PROCESSES:
             self._refreshed.clear()
+        self._refreshed[pid] = self._count, min(2 * pause or 1, _AT_ONCE)
         self._opener.sendall(REFRESH + str(pid).encode())
         while True:
             message = self._receive()
@@ -256,6 +263,12 @@ def definition(number: int, frames: Sequence[Frame]) -> Iterator[bytes]:
 
 def _defined(number: int, parts: Sequence[str]) -> bytes:
     return f'{{"stack": {number}, "frames": [{", ".join(parts)}]}}'.encode()
+
+
+def _known(unwound: Unwound, process: ProcessCode) -> int:
+    """Return the number of frames before the first one that is neither in a file nor in code that has a name."""
+    frames = unwound.frames
+    return next((n for n, it in enumerate(frames) if not it.place and not process.made.name(it.pc)), len(frames))
 
 
 def _answer(record: StackRecord) -> dict[str, object]:
