@@ -37,9 +37,11 @@ MAP(allocators, HASH, struct allocator_key, struct allocator, 4096);
 ENDED()
 
 #define DEVICE_CUDA 1 /* c10::DeviceType */
-/* Allowance that a block leaves to allocations and launches; a large one leaves less, as it matters more. */
+/* Allowance and room in the ring buffer that a block leaves to others; a large one leaves less, as it matters more. */
 #define LEAST_FOR_BLOCKS 96
 #define LEAST_FOR_LARGE_BLOCKS 32
+#define QUARTERS_FOR_BLOCKS 2
+#define QUARTERS_FOR_LARGE_BLOCKS 3
 #define LARGE_BLOCK (1 << 20)
 
 static __always_inline void remove_block(const struct block_key *key, struct allocator *allocator,

@@ -41,6 +41,16 @@ static __always_inline bool send(struct pt_regs *ctx, __u64 thread, __u16 api, _
 	return true;
 }
 
+/* Whether a stack that is not an allocation's leaves room in the ring buffer for those of allocations. */
+static __always_inline bool has_room(__u64 quarters)
+{
+	if (bpf_ringbuf_query(&stacks, BPF_RB_AVAIL_DATA) <
+	    bpf_ringbuf_query(&stacks, BPF_RB_RING_SIZE) / 4 * quarters)
+		return true;
+	add(&stacks_lost, 1);
+	return false;
+}
+
 /* Whether one more stack is within what user space allows. */
 static __always_inline bool is_allowed(__s64 least, __u64 *over)
 {
@@ -88,7 +98,7 @@ UPROBE(on_some_launches)
 	__u64 id = bpf_get_current_pid_tgid(), zero = 0, *without;
 	__u32 tgid = id >> 32;
 
-	if (is_allowed(LEAST_FOR_LAUNCHES, &launches_over_budget) &&
+	if (has_room(QUARTERS_FOR_LAUNCHES) && is_allowed(LEAST_FOR_LAUNCHES, &launches_over_budget) &&
 	    send(ctx, id, cookie_of(ctx).api & 0xff, 0, launches_every))
 		return 0;
 	without = lookup_or_init(launches_without, &tgid, &zero);
@@ -111,6 +121,7 @@ UPROBE(on_block)
 	struct allocator_key of = {.tgid = tgid, .device = device >> 8};
 	struct block row = {.bytes = bytes, .device = of.device};
 	struct allocator *allocator;
+	bool large;
 
 	if ((device & 0xff) != DEVICE_CUDA || of.device >= MOST_DEVICES || !key.address || !bytes)
 		return 0;
@@ -120,8 +131,10 @@ UPROBE(on_block)
 	if (bytes < 0) {
 		remove_block(&key, allocator, bpf_map_lookup_elem(&block_shares, &tgid));
 	} else {
-		row.stack = take_numbered(ctx, id, 0,
-					  bytes < LARGE_BLOCK ? LEAST_FOR_BLOCKS : LEAST_FOR_LARGE_BLOCKS);
+		large = bytes >= LARGE_BLOCK;
+		if (has_room(large ? QUARTERS_FOR_LARGE_BLOCKS : QUARTERS_FOR_BLOCKS))
+			row.stack =
+			    take_numbered(ctx, id, 0, large ? LEAST_FOR_LARGE_BLOCKS : LEAST_FOR_BLOCKS);
 		held = lookup_or_init(block_shares, &tgid, &no_rows);
 		put_block(&key, &row, allocator, held);
 	}

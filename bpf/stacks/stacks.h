@@ -58,6 +58,8 @@ MAP(stack_ids, HASH, struct thread, __u32, 16384);
 
 /* Stacks that may be taken before user space allows more: what they cost is bounded there. */
 #define LEAST_FOR_LAUNCHES 64
+/* Quarters of the ring buffer in use beyond which the stacks of launches are not taken. */
+#define QUARTERS_FOR_LAUNCHES 2
 MAP(allowance, ARRAY, __u32, __s64, 1);
 __u64 over_budget = 0, launches_over_budget = 0;
 __u32 last_id = 0;

@@ -12,10 +12,10 @@ TAKEN = Metric(
 DROPPED = Metric(
     "gpu.profile.stacks.dropped",
     "Stacks without frames in profiles, by reason: budget (unwinding would exceed "
-    "--collector.cuda.profile-cpu-ratio), backlog (queue full), ring (ring buffer full), unwinder (the child process "
-    "had ended), table (no row for the thread), limit (more different stacks than are kept), blocks (no row for a "
-    "block of a caching allocator), process (the process ended first). Profiles include their allocations, without "
-    "frames.",
+    "--collector.cuda.profile-cpu-ratio), ring (ring buffer full; for launches and blocks of a caching allocator half "
+    "full), unwinder (the child process had ended), table (no row for the thread), limit (more different stacks than "
+    "are kept), blocks (no row for a block of a caching allocator), process (the process ended first). Profiles "
+    "include their allocations, without frames.",
     Kind.COUNTER,
     labels=("reason",),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -10,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from exporter.stack_profiles.model import StackSample
+from exporter.bpf.events import Events
+from exporter.stack_profiles.model import StackProfile, StackSample
 from exporter.stack_profiles.published import StackProfiles
-from tests.bpf.cuda_node import BUILD, Script, observe
+from exporter.stacks import capture
+from tests.bpf.cuda_node import BUILD, Script, build_standins, observe
 from tests.bpf.fixtures import once
 from tests.bpf.observed import Observed
 from tests.support import until
@@ -36,6 +39,73 @@ def known(observed: Observed) -> Iterator[Script]:
     with Script() as script:
         until(lambda: interpreters.get(script.pid) and script.pid in observed.collector.ledger, "it is known")
         yield script
+
+
+def by_leaf(profile: StackProfile, pid: int) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for it in profile.samples:
+        if it.labels.get("pid") == str(pid):
+            found[it.stack[0].function if it.stack else ""] += it.values[0]
+    return found
+
+
+def test_allocations_have_the_last_part_of_the_ring_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While nothing reads it: launches take the first half. Each launch counts, with its stack or without."""
+    monkeypatch.setattr(Events, "start", lambda *_, **__: None)
+    build_standins()
+    profiles = StackProfiles(wanted=True)
+    shown = {"stack_profiles": profiles, "profile_launches_every": 1, "profile_cpu_ratio": 1.0}
+    with observe(layers="driver", **shown) as observed, known(observed) as script:  # type: ignore[arg-type]
+        script.run("for _ in range(1009): lib.cuLaunchKernel(*[None] * 11)")
+        for _ in range(23):
+            script.run(ALLOCATE.format(4099))
+        assert {"cuMemAlloc_v2": 23 * 4099} == by_leaf(profiles.source.inuse(), script.pid)
+        launches = by_leaf(profiles.source.launches(), script.pid)
+        assert launches.total() == 1009
+        lost = observed.value("gpu_profile_stacks_dropped_total", reason="ring")
+        assert 0 < launches[""] <= lost
+
+
+def test_blocks_leave_room_for_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of a caching allocator take half of the ring buffer, large ones three quarters."""
+    monkeypatch.setattr(Events, "start", lambda *_, **__: None)
+    monkeypatch.setattr(capture, "BYTES_OF_STACKS", 1 << 21)
+    build_standins()
+    profiles = StackProfiles(wanted=True)
+    shown = {"stack_profiles": profiles, "profile_allocators": True, "profile_cpu_ratio": 1.0}
+    with observe(layers="driver", **shown) as observed, known(observed) as script:  # type: ignore[arg-type]
+        script.run(
+            "report = ctypes.CDLL('libc10.so')['_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE']\n"
+            "report.argtypes = (c_uint64, ctypes.c_int64, c_uint64, c_uint64, ctypes.c_uint16)\n"
+            "def block(size, held=[0]):\n"
+            "    held[0] += size\n"
+            "    report((1 << 40) + held[0], size, held[0], held[0], 1)"
+        )
+
+        def blocks(size: int) -> list[int]:
+            assert profiling and profiling.capture.blocks
+            given_out = profiling.capture.blocks.read().get(script.pid)
+            return [bool(it.stack) for it in given_out.blocks if it.bytes == size] if given_out else []
+
+        profiling = observed.collector.profiling
+
+        def seen() -> bool:
+            profiles.source.inuse()  # reads all that wait
+            script.run("block(512)")
+            return any(blocks(512))
+
+        until(seen, "blocks are seen")
+        profiles.source.inuse()
+        script.run("for _ in range(100): block(1024)")
+        script.run("for _ in range(100): block(2 << 20)")
+        for _ in range(7):
+            script.run(ALLOCATE.format(4099))
+        small, large = blocks(1024), blocks(2 << 20)
+        assert (100, 100) == (len(small), len(large))
+        assert 0 < sum(large) < sum(small) < 50, profiling and profiling.capture.dropped()
+        assert {"cuMemAlloc_v2": 7 * 4099} == by_leaf(profiles.source.inuse(), script.pid)
+        lost = observed.value("gpu_profile_stacks_dropped_total", reason="ring")
+        assert 200 - sum(small) - sum(large) <= lost
 
 
 def test_libraries_that_are_loaded_one_after_the_other(observed: Observed, tmp_path: Path) -> None:
