@@ -101,15 +101,19 @@ class Events:
         with self._lock:
             return sum(self._drain(self.streams[fd]) for fd, _ in ready if fd in self.streams)
 
-    def flush(self, ring: Map) -> None:
-        """Hand over the records that a ring buffer has now, in this thread; nothing where callbacks keep it waiting."""
-        if not self._lock.acquire(timeout=_FLUSH_SECONDS):
-            return
+    def flush(self, ring: Map, seconds: float | None = None) -> bool:
+        """Hand over the records that a ring buffer has now, in this thread.
+
+        Returns False and hands over nothing where callbacks keep it waiting for `seconds`, by default half a second.
+        """
+        if not self._lock.acquire(timeout=_FLUSH_SECONDS if seconds is None else seconds):
+            return False
         try:
             if ring.fd in self.streams:
                 self._drain(self.streams[ring.fd])
         finally:
             self._lock.release()
+        return True
 
     def collect(self) -> Iterator[Sample]:
         """Records lost so far, by stream (the name of the ring buffer). Waits for no callback."""

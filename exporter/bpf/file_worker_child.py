@@ -41,7 +41,7 @@ class WorkerProcesses:
 
     def runs(self) -> bool:
         """Return whether either is on a processor, or waits for one."""
-        return any(_state(pid) == "R" for pid in (self.process.pid, self.reader) if pid)
+        return any(map(waits_for_processor, (self.process.pid, self.reader)))
 
     def is_stopped(self) -> bool:
         """Return whether either was stopped by a signal or a tracer."""
@@ -80,6 +80,11 @@ def processor_seconds(pid: int) -> float:
     with suppress(OSError):
         return time.clock_gettime((~pid << 3) | 2) if pid else 0.0
     return 0.0
+
+
+def waits_for_processor(pid: int) -> bool:
+    """Return whether a process is on a processor, or waits for one; False for pid 0."""
+    return bool(pid) and _state(pid) == "R"
 
 
 def _state(pid: int) -> str:

@@ -88,9 +88,9 @@ class StackProfile:
 
 
 class ProfileSource(Protocol):
-    """A source of stack profiles. Methods are called from any thread, return within a second or so, and keep no
-    reference to their results. They raise OSError or RuntimeError with a sentence when a profile cannot be made at
-    present.
+    """A source of stack profiles. Methods are called from any thread, return within a second or so, on a busy machine
+    within half a minute, and keep no reference to their results. They raise OSError or RuntimeError with a sentence
+    when a profile cannot be made at present.
     """
 
     def inuse(self) -> StackProfile:

@@ -37,8 +37,9 @@ from exporter.stacks.worker import StackWorker
 
 _ALLOCATES = frozenset({"allocate", "allocate_from", "allocate_pitch", "allocate_extent", "register", "create"})
 _TICK_SECONDS = 0.5
-_STACK_SECONDS = 2.0
-_LOOK_SECONDS = 0.01
+UNWIND_SECONDS = 20.0
+"""Time that a profile waits for stacks. On a busy machine the child that unwinds may wait long for a processor."""
+_LOOK_SECONDS, _AGAIN_SECONDS = 0.01, 0.02
 _MOST_EARLY = 256
 _ONLY = 0
 _COOKIE = struct.Struct("=HB5x")
@@ -89,7 +90,7 @@ class Capture:
         self._problems: dict[int, str] = {}
         self._lock = threading.Lock()
         self._closing = threading.Event()
-        self._worker = StackWorker(self._receive, self._restarted)
+        self._worker = StackWorker(self._receive, self._admit_all, self.ledger.begin)
         shared = {name: it for name, it in self.object.maps.items() if name not in OF_BLOCKS}
         self._threads = Threads(node.proc, shared)
         self._events = Events()
@@ -106,21 +107,30 @@ class Capture:
         """Unload; discovery has detached before."""
         self._closing.set()
         self._ticking.join(2 * _TICK_SECONDS)
+        self._worker.close()  # what waits for it holds up the thread of the events
         self._events.close()
-        self._worker.close()
         self._threads.close()
         self.object.close()
 
     def flush(self, seconds: float) -> bool:
         """Wait until the stacks taken before are unwound. Returns False if that takes longer."""
+        until = time.monotonic() + seconds
+        read = self._events.flush(self.object.maps["stacks"], seconds)
+        return self._worker.flush(max(0.0, until - time.monotonic())) and read
+
+    def await_stacks(self, numbers: Collection[int]) -> int:
+        """Wait until the stacks of allocations with these numbers are unwound, or known to be lost. Returns how many of
+        them are not in time.
+        """
         self._events.flush(self.object.maps["stacks"])  # what the kernel has taken may not have been read yet
-        return self._worker.flush(seconds)
+        until = time.monotonic() + UNWIND_SECONDS
+        while (numbers := self.ledger.unknown(numbers)) and time.monotonic() < until:
+            time.sleep(_AGAIN_SECONDS)
+        return len(numbers)
 
     def stack_of(self, number: int) -> Stack:
         """Return the stack of an allocation by its number; empty where it was not taken or is not known in time."""
-        until = time.monotonic() + _STACK_SECONDS
-        while not self.ledger.knows([number]) and time.monotonic() < until:
-            time.sleep(0.02)
+        self.await_stacks([number])
         return self.ledger.stack(self.ledger.stack_of(number))
 
     @property
@@ -230,12 +240,10 @@ class Capture:
         if late >= 0:
             self._forget([late])
         if raw.id & record.OF_THREAD:
-            if not self._worker.give(record.pack(raw, 0)):
+            if not self._worker.give(lambda: record.pack(raw, 0)):
                 self._threads.answered(pid, raw.tid, ())
-            return
-        program = self.ledger.taken(raw.id, pid, raw.weight)
-        if not self._worker.give(record.pack(raw, program)):
-            self.ledger.unwound({"id": raw.id, "pid": pid, "program": program, "weight": raw.weight})
+        elif not self._worker.give(lambda: record.pack(raw, self.ledger.taken(raw.id, pid, raw.weight))):
+            self.ledger.lost(raw.id, pid, raw.weight)
 
     def _receive(self, message: dict[str, Any]) -> None:
         """Take a message of the child, which hostile files may have taken over.
@@ -266,8 +274,7 @@ class Capture:
     def _is_known(self, pid: int) -> bool:
         return pid in self._processes or pid in self._early
 
-    def _restarted(self) -> None:
-        self.ledger.begin()
+    def _admit_all(self) -> None:
         with self._lock:
             pids = [*self._processes, *self._early]
         self._worker.admit(pids)

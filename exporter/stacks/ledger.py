@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping
+from itertools import islice
 from typing import Any, NamedTuple
 
 from exporter.stack_profiles.model import Stack
@@ -44,6 +45,7 @@ class StackLedger:
         self._table = StackTable()
         self._ended: deque[tuple[int, int]] = deque()
         self._of_id: OrderedDict[int, int] = OrderedDict()
+        self._settled = 0
         self._waiting: OrderedDict[int, tuple[AllocationSite, int]] = OrderedDict()
         self._allocated: defaultdict[tuple[AllocationSite, int], list[int]] = defaultdict(lambda: [0, 0])
         self._launched: Counter[tuple[int, int, int]] = Counter()
@@ -53,13 +55,14 @@ class StackLedger:
         self.truncated = Counter(dict.fromkeys(TRUNCATIONS, 0))
 
     def begin(self) -> None:
-        """A new child numbers stacks from the start; what waits for the one before has no stack."""
+        """Begin with another child, which numbers stacks from the start; what waits for the one before has no stack."""
         with self._lock:
             self._table.begin()
             for place, size in self._waiting.values():
                 self._add(place, NO_STACK, size)
             self._waiting.clear()
             self._of_id.update(dict.fromkeys(self._taken, NO_STACK))
+            self._settled += len(self._taken)
             self._taken.clear()
             for (pid, since), weight in self._taken_launches.items():
                 self._add_launches(pid, since, NO_STACK, weight)
@@ -112,9 +115,15 @@ class StackLedger:
                 self._add_launches(pid, since, index, weight)
                 return
             self._taken.discard(number)
-            self._of_id[number] = index
-            if waiting := self._waiting.pop(number, None):
-                self._add(waiting[0], index, waiting[1])
+            self._settle(number, index)
+
+    def lost(self, number: int, pid: int, weight: int) -> None:
+        """Take note of a stack that is not unwound, and was not taken note of before."""
+        with self._lock:
+            if number:
+                self._settle(number, NO_STACK)
+            else:
+                self._add_launches(pid, self._since[pid], NO_STACK, weight)
 
     def allocated(self, pid: int, memory: int, device: int, size: int, number: int) -> None:
         """Count a successful allocation; `number` is that of its stack, 0 for none."""
@@ -143,18 +152,36 @@ class StackLedger:
         with self._lock:
             return self._of_id.get(number, NO_STACK) if number else NO_STACK
 
-    def knows(self, ids: Iterable[int]) -> bool:
-        """Return whether the stacks of all these allocations are here."""
+    def unknown(self, numbers: Collection[int]) -> list[int]:
+        """Return the numbers of allocations that have a stack which is not here yet."""
         with self._lock:
-            return all(number in self._of_id for number in ids if number)
+            return [number for number in numbers if number and number not in self._of_id]
 
-    def keep(self, live: Collection[int]) -> None:
-        """Forget the stacks of allocations that are not live any more, once that is worth while."""
+    @property
+    def settled(self) -> int:
+        """Return how many stacks of allocations came here, or are known to be lost, in all time."""
+        return self._settled
+
+    def keep(self, live: Collection[int], settled: int) -> None:
+        """Forget the stacks of allocations that are not live any more, once that is worth while. `settled` is what the
+        property was before `live` was read: later ones may be live.
+        """
         with self._lock:
-            if len(self._of_id) > 2 * len(live) + MOST_WAITING:
-                recent = set(list(self._of_id)[-MOST_WAITING // 2 :])
-                kept = recent.union(live)
+            later = self._settled - settled + MOST_WAITING // 2
+            if len(self._of_id) > 2 * len(live) + later + MOST_WAITING // 2:
+                kept = set(islice(reversed(self._of_id), later)).union(live)
                 self._of_id = OrderedDict((number, index) for number, index in self._of_id.items() if number in kept)
+
+    @property
+    def waiting(self) -> int:
+        """Return how many allocations have a stack that is not here yet."""
+        return len(self._waiting)
+
+    @property
+    def waiting_launches(self) -> int:
+        """Return how many launches stand for those with a stack that is not here yet."""
+        with self._lock:
+            return sum(self._taken_launches.values())
 
     @property
     def remembered(self) -> int:
@@ -198,6 +225,12 @@ class StackLedger:
         with self._lock:
             found = [(pid, since, index, count) for (pid, since, index), count in self._launched.items()]
             return found + [(pid, since, NO_STACK, count) for (pid, since), count in self._taken_launches.items()]
+
+    def _settle(self, number: int, index: int) -> None:
+        self._of_id[number] = index
+        self._settled += 1
+        if waiting := self._waiting.pop(number, None):
+            self._add(waiting[0], index, waiting[1])
 
     def _add_launches(self, pid: int, since: int, index: int, weight: int) -> None:
         if (pid, since, index) not in self._launched and len(self._launched) >= MOST_ROWS:

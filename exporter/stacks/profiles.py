@@ -15,12 +15,11 @@ from exporter.model import Labels
 from exporter.stack_profiles import model
 from exporter.stack_profiles.model import ALLOC, INUSE, LAUNCHES, Stack, StackProfile, StackSample
 from exporter.stacks.blocks import GivenOut
-from exporter.stacks.capture import Capture
+from exporter.stacks.capture import UNWIND_SECONDS, Capture
 from exporter.stacks.ledger import AllocationSite
 from exporter.stacks.segments import CACHED, CACHED_STACK, LiveAllocation, OwnedBytes, divide, is_of_allocator
 from exporter.stacks.table import NO_STACK
 
-_FLUSH_SECONDS, _READ_SECONDS = 2.0, 0.5
 _KEPT_LABELS = 4096
 _MOST = (1 << 63) - 1
 _OF_KEY = ("tgid", "layer", "thing", "address")
@@ -70,24 +69,21 @@ class CudaProfiles:
 
     def inuse(self) -> StackProfile:
         """Return the memory that is allocated now; its sum is that of the table of live allocations."""
-        read_ns = time.time_ns()
+        read_ns, settled = time.time_ns(), self.capture.ledger.settled
         rows = self._rows()  # before stacks are waited for: what is allocated changes
         given_out = self.capture.blocks.read() if self.capture.blocks else {}
         numbers = {it.number for it in rows} | {block.stack for it in given_out.values() for block in it.blocks}
-        self.capture.flush(_FLUSH_SECONDS)
-        ledger, until = self.capture.ledger, time.monotonic() + _READ_SECONDS
-        while not ledger.knows(numbers) and time.monotonic() < until:
-            time.sleep(0.02)
+        missing, ledger = self.capture.await_stacks(numbers), self.capture.ledger
         sums: defaultdict[tuple[AllocationSite, int], list[int]] = defaultdict(lambda: [0, 0])
         is_segment = cache(lambda at: is_of_allocator(ledger.stack(at)))
         for part in self._parts(rows, given_out, is_segment):
             found = sums[part.place, part.stack]
             found[0] += part.bytes
             found[1] += part.objects
-        ledger.keep(numbers - {0})
+        ledger.keep(numbers - {0}, settled)
         found_rows = ((place, at, tuple(it)) for (place, at), it in sums.items())
         made = self._profile(INUSE, ("space", "bytes"), found_rows, 0)
-        comments = [*made.comments]
+        comments = [*made.comments, *_late(missing)]
         if self.capture.blocks:
             own = {it.place.pid for it in rows if is_segment(ledger.stack_of(it.number))}
             comments += _unseen(rows, given_out, self.capture.probed_late, own)
@@ -96,26 +92,20 @@ class CudaProfiles:
     def alloc(self) -> StackProfile:
         """Return everything that was allocated since the start of the collector."""
         self._read()
-        self.capture.flush(_FLUSH_SECONDS)
+        late = () if self.capture.flush(UNWIND_SECONDS) else _late(self.capture.ledger.waiting)
         rows = ((place, at, tuple(sums)) for place, at, sums in self.capture.ledger.allocations())
-        return self._profile(ALLOC, ("space", "bytes"), rows, time.monotonic_ns() - self._started)
+        made = self._profile(ALLOC, ("space", "bytes"), rows, time.monotonic_ns() - self._started)
+        return replace(made, comments=(*made.comments, *late))
 
     def launches(self) -> StackProfile:
         """Return launches of kernels and graphs, as many as were sampled times the period."""
-        self.capture.flush(_FLUSH_SECONDS)
+        every = max(self.capture.every, 1)
+        late = () if self.capture.flush(UNWIND_SECONDS) else _late(self.capture.ledger.waiting_launches // every)
         without = [(pid, self.capture.ledger.program(pid), NO_STACK, n) for pid, n in self.capture.launches_without()]
         found = self.capture.ledger.launches() + without
         rows = ((AllocationSite(pid, since, -1, 0), at, (count,)) for pid, since, at, count in found)
         made = self._profile(LAUNCHES, LAUNCHES[0], rows, time.monotonic_ns() - self._started)
-        return StackProfile(
-            made.sample_types,
-            made.samples,
-            made.period_type,
-            max(self.capture.every, 1),
-            made.time_ns,
-            made.duration_ns,
-            made.comments,
-        )
+        return replace(made, period=every, comments=(*made.comments, *late))
 
     def problem(self) -> str:
         return self._problem()
@@ -192,6 +182,11 @@ class CudaProfiles:
         for reason, count in self.capture.dropped().items():
             if count:
                 yield f"{count} stacks are missing: {reason}"
+
+
+def _late(stacks: int) -> Iterator[str]:
+    if stacks:
+        yield f"{stacks} stacks are missing: not unwound within {UNWIND_SECONDS:.0f} s, so later profiles have them"
 
 
 def _unseen(

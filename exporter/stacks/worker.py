@@ -17,24 +17,22 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import exporter
 from exporter.background.child import offer_to_oom
 from exporter.bpf import privileges
-from exporter.bpf.file_worker_child import processor_seconds
 from exporter.stacks.opener import ADMIT, AGAIN, END, FLUSH, STACK
 from exporter.stacks.record import MOST_BYTES
+from exporter.stacks.worker_child import StackChild
 
 MOST_WAITING = 256
 """Stacks in the queue, of up to 50 KB."""
-GIVE_SECONDS = 1.0
-"""Time that a stack waits for room in the queue; the ring buffer has the next ones meanwhile."""
 MEMORY = 256 << 20
 """Bytes of anonymous memory of the child that unwinds, at most."""
 START_SECONDS, ANSWER_SECONDS = 60.0, 20.0
+"""Seconds without progress, and seconds of the processor without an answer, until a child is given up."""
 REST_SECONDS = 600.0
 """So long a process is left out of which the files did not answer."""
 PAUSE, _LONGEST_PAUSE = 1.0, 300.0
@@ -45,44 +43,21 @@ log = logging.getLogger(__name__)
 Receive = Callable[[dict[str, Any]], None]
 
 
-@dataclass
-class _Child:
-    process: subprocess.Popen[bytes]
-    connection: socket.socket
-    reader: int = 0
-    given: int = 0
-    answered: int = 0
-    """Stacks given to it, and those that it has answered."""
-    last_answer: float = field(default_factory=time.monotonic)
-    flushed: int = 0
-    opening: int = 0
-    """The process of which files are being opened and looked into first; 0: none."""
-
-    def seconds(self) -> float:
-        """Return the processor time that both processes have used."""
-        return processor_seconds(self.process.pid) + processor_seconds(self.reader)
-
-    def memory(self) -> int:
-        """Return bytes of anonymous memory of the process that unwinds; 0 where that is not known."""
-        with suppress(OSError, ValueError, IndexError):
-            lines = Path(f"/proc/{self.reader}/status").read_text().splitlines()
-            return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon:"))
-        return 0
-
-
 class StackWorker:
     """Unwinds stacks in the background. `receive` gets the child's messages, in a thread of this object.
 
-    `restarted` is called when a new child has begun, which knows no process and numbers stacks from the start.
+    `started` is called when a child has begun, which knows no process and numbers stacks from the start; `ended` when
+    it has ended, and answers no stack that it was given.
     """
 
-    def __init__(self, receive: Receive, restarted: Callable[[], None]) -> None:
-        self._receive, self._restarted = receive, restarted
+    def __init__(self, receive: Receive, started: Callable[[], None], ended: Callable[[], None]) -> None:
+        self._receive, self._started, self._ended = receive, started, ended
         self._lock = threading.Condition()
         self._queue: deque[bytes] = deque()
-        self._stalled = False
         self._waiting = 0
-        self.child: _Child | None = None
+        self.child: StackChild | None = None
+        self._starting = False
+        """True while a child starts, for which stacks wait."""
         self._closing = False
         self._flush = 0
         self._used = 0.0
@@ -98,6 +73,7 @@ class StackWorker:
         ]
 
     def start(self) -> None:
+        self._starting = True
         for thread in self._threads:
             thread.start()
 
@@ -117,26 +93,32 @@ class StackWorker:
         """Have stacks sent again that were sent before: the exporter has forgotten them."""
         self._put([AGAIN])
 
-    def give(self, stack: bytes) -> bool:
-        """Queue a packed stack. Returns False where too many wait, and none is taken in GIVE_SECONDS: it is dropped
-        then, and counted. Until there is room again nobody waits any more.
+    def give(self, pack: Callable[[], bytes]) -> bool:
+        """Queue the packed stack that `pack` returns, once there is room: the next ones wait in the ring buffer.
+
+        Returns False where there is no child: the stack is dropped then, and counted.
         """
         with self._lock:
-            if not self._stalled:
-                self._lock.wait_for(lambda: self._waiting < MOST_WAITING or self.child is None, GIVE_SECONDS)
-            self._stalled = self._waiting >= MOST_WAITING
-            if self._waiting >= MOST_WAITING or self.child is None:
-                self.dropped["backlog" if self.child else "unwinder"] += 1
+            self._lock.wait_for(self._can_take)
+            if self.child is None:
+                self.dropped["unwinder"] += not self._closing
                 return False
+            self._queue.append(STACK + pack())
             self._waiting += 1
-        self._put([STACK + stack])
-        return True
+            self._lock.notify_all()
+            return True
+
+    def _can_take(self) -> bool:
+        """Return whether a stack need not wait: there is room for it, or no child that it could wait for."""
+        if self.child is None:
+            return self._closing or not self._starting
+        return self._waiting < MOST_WAITING
 
     def flush(self, seconds: float) -> bool:
-        """Wait until all stacks given before are answered. Returns False if that takes longer."""
+        """Wait until all stacks given before are answered, or their child ends. Returns False if that takes longer."""
         with self._lock:
             if self.child is None:
-                return False
+                return True
             self._flush += 1
             number = self._flush
         self._put([FLUSH + str(number).encode()])
@@ -206,7 +188,10 @@ class StackWorker:
             pause = PAUSE if time.monotonic() - began > 60 else min(2 * pause, _LONGEST_PAUSE)
             log.warning("the child that unwinds stacks is replaced in %.0f s: %s", pause, reason)
             with self._lock:
+                self._starting = False
+                self._lock.notify_all()
                 self._lock.wait_for(lambda: self._closing, pause)
+                self._starting = True
 
     def _run_child(self) -> str:
         child = self._spawn()
@@ -221,10 +206,11 @@ class StackWorker:
                     self.dropped["unwinder"] += lost
                 self._queue.clear()
                 self._waiting = 0
+                self._ended()
                 self._lock.notify_all()
             self._end(child)
 
-    def _follow(self, child: _Child) -> str:
+    def _follow(self, child: StackChild) -> str:
         """Receive until the child ends; return the reason."""
         poll = select.poll()
         poll.register(child.connection, select.POLLIN)
@@ -235,26 +221,29 @@ class StackWorker:
                     return "it ended"
                 self._take(child, json.loads(message))
                 continue
-            silent = time.monotonic() - child.last_answer
-            if child.opening and silent > ANSWER_SECONDS:
+            child.look()
+            if child.opening and child.is_stuck(ANSWER_SECONDS):
                 self._stuck[child.opening] = time.monotonic() + REST_SECONDS
                 return f"a file of process {child.opening} cannot be opened or read, its file system does not answer"
-            if not child.reader and silent > START_SECONDS or child.given > child.answered and silent > ANSWER_SECONDS:
+            if not child.reader and child.is_stuck(START_SECONDS):
+                return "it does not answer"
+            if child.given > child.answered and child.is_stuck(ANSWER_SECONDS):
                 return "it does not answer"
             if child.memory() > MEMORY:
                 return "it needs too much memory"
         return ""
 
-    def _take(self, child: _Child, message: dict[str, Any]) -> None:
+    def _take(self, child: StackChild, message: dict[str, Any]) -> None:
         child.last_answer = time.monotonic()
         if "reader" in message:
             self.missing = str(message["missing"])
             with self._lock:
                 child.reader = int(message["reader"])
                 self._used -= child.seconds()
-                self.child = child
+            self._started()  # before it is given stacks
+            with self._lock:
+                self.child, self._starting = child, False
                 self._lock.notify_all()
-            self._restarted()
         elif "opening" in message or "opened" in message:
             child.opening = int(message.get("opening", 0))
         elif "flushed" in message:
@@ -267,7 +256,7 @@ class StackWorker:
                 self.unwound += 1
             self._receive(message)
 
-    def _spawn(self) -> _Child:
+    def _spawn(self) -> StackChild:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
         places = os.pathsep.join([str(Path(exporter.__file__).parents[1])])
@@ -282,10 +271,10 @@ class StackWorker:
                 env=environment | {"PYTHONPATH": places},
             )
         offer_to_oom(process.pid)
-        return _Child(process, ours)
+        return StackChild(process, ours)
 
     @staticmethod
-    def _end(child: _Child) -> None:
+    def _end(child: StackChild) -> None:
         """Kill both; the one that unwinds is killed by the kernel with the other, or ends with its connection."""
         child.connection.close()
         child.process.kill()

@@ -14,8 +14,8 @@ from tests.support import PATIENCE
 def whole_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages and profiles wait for what reads records and unwinds stacks, however long that has no turn."""
     monkeypatch.setattr("exporter.bpf.events._FLUSH_SECONDS", PATIENCE)
-    monkeypatch.setattr("exporter.stacks.profiles._FLUSH_SECONDS", PATIENCE)
-    monkeypatch.setattr("exporter.stacks.capture._STACK_SECONDS", PATIENCE)
+    monkeypatch.setattr("exporter.stacks.profiles.UNWIND_SECONDS", PATIENCE)
+    monkeypatch.setattr("exporter.stacks.capture.UNWIND_SECONDS", PATIENCE)
 
 
 class Noticing(threading.Event):

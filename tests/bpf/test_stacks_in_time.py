@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 import subprocess
+import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +22,7 @@ from exporter.stacks import capture
 from tests.bpf.cuda_node import BUILD, Script, build_standins, observe
 from tests.bpf.fixtures import once
 from tests.bpf.observed import Observed
-from tests.support import until
+from tests.support import PATIENCE, until
 
 pytestmark = [
     pytest.mark.needs_bpf,
@@ -41,12 +45,56 @@ def known(observed: Observed) -> Iterator[Script]:
         yield script
 
 
+@contextmanager
+def stopped(observed: Observed) -> Iterator[None]:
+    """Within it the process that unwinds stacks does not run."""
+    profiling = observed.collector.profiling
+    assert profiling
+    child = until(lambda: profiling.capture._worker.child)
+    os.kill(child.reader, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(child.reader, signal.SIGCONT)
+
+
 def by_leaf(profile: StackProfile, pid: int) -> Counter[str]:
     found: Counter[str] = Counter()
     for it in profile.samples:
         if it.labels.get("pid") == str(pid):
             found[it.stack[0].function if it.stack else ""] += it.values[0]
     return found
+
+
+@pytest.mark.parametrize("kind", ["inuse", "alloc"])
+def test_a_profile_waits_for_its_stacks(observed: Observed, kind: str) -> None:
+    """Longer than three seconds, as on a machine with much else to do."""
+    take, found = getattr(observed.collector.node.stack_profiles.source, kind), []
+    with known(observed) as script:
+        with stopped(observed):
+            script.run(ALLOCATE.format(4099))
+            taking = threading.Thread(target=lambda: found.append(by_leaf(take(), script.pid)))
+            taking.start()
+            taking.join(3)
+        taking.join(PATIENCE)
+    assert [{"cuMemAlloc_v2": 4099}] == found
+
+
+@pytest.mark.parametrize("kind", ["inuse", "alloc"])
+def test_a_profile_without_the_newest_stacks(observed: Observed, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """A stack that it did not wait for is unknown in it, which a comment shows; the next profile has it."""
+    take = getattr(observed.collector.node.stack_profiles.source, kind)
+    with known(observed) as script:
+        with stopped(observed), monkeypatch.context() as patch:
+            patch.setattr("exporter.stacks.profiles.UNWIND_SECONDS", 0.1)
+            patch.setattr("exporter.stacks.capture.UNWIND_SECONDS", 0.1)
+            script.run(ALLOCATE.format(4099))
+            profile = take()
+            assert {"": 4099} == by_leaf(profile, script.pid)
+            assert [it for it in profile.comments if re.match(r"\d+ stacks are missing: not unwound within", it)]
+        profile = take()
+        assert {"cuMemAlloc_v2": 4099} == by_leaf(profile, script.pid)
+        assert not [it for it in profile.comments if "not unwound within" in it]
 
 
 def test_allocations_have_the_last_part_of_the_ring_buffer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,10 +20,13 @@ import pytest
 from exporter.stacks import opener, record, worker
 from exporter.stacks.opener import ADMIT, Opener
 from exporter.stacks.record import MOST_BYTES
-from exporter.stacks.worker import StackWorker, _Child
+from exporter.stacks.worker import StackWorker
+from exporter.stacks.worker_child import StackChild
 from tests.support import PATIENCE, until
 
 HUNG, FINE = 4711, 4712
+STACK_BYTES = bytes(50_000)
+"""As large as those of the kernel, so that a socket holds few."""
 
 
 class Scripted(StackWorker):
@@ -31,13 +35,13 @@ class Scripted(StackWorker):
     started = 0
     over = threading.Event()
 
-    def _spawn(self) -> _Child:
+    def _spawn(self) -> StackChild:
         self.started += 1
         worker.ANSWER_SECONDS = 0.2 if self.started == 1 else PATIENCE  # only the first one has to be given up
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
         threading.Thread(target=self._answer, args=(theirs, process.pid), daemon=True).start()
-        return _Child(process, ours)
+        return StackChild(process, ours)
 
     def _answer(self, end: socket.socket, pid: int) -> None:
         def send(message: dict[str, Any]) -> None:
@@ -59,7 +63,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scripted]:
     monkeypatch.setattr(worker, "ANSWER_SECONDS", 0.2)
     monkeypatch.setattr(worker, "LOOK_SECONDS", 0.1)
     monkeypatch.setattr(worker, "PAUSE", 0.05)
-    made = Scripted(lambda _: None, lambda: made.admit([HUNG, FINE]))
+    made = Scripted(lambda _: None, lambda: made.admit([HUNG, FINE]), lambda: None)
     made.start()
     yield made
     made.close()
@@ -86,12 +90,116 @@ def test_a_process_is_opened_again_once_its_pid_is_anothers(
     until(lambda: scripted.started == 3, "that is tried")
 
 
+class Slow(StackWorker):
+    """A Worker of which the child begins when `begun` is set, and answers stacks when `over` is."""
+
+    def __init__(self) -> None:
+        self.begun, self.over, self.received, self.ended = threading.Event(), threading.Event(), 0, 0
+        super().__init__(self._count, lambda: None, self._end_of_child)
+
+    def _count(self, _: dict[str, Any]) -> None:
+        self.received += 1
+
+    def _end_of_child(self) -> None:
+        self.ended += 1
+
+    def _spawn(self) -> StackChild:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        threading.Thread(target=self._answer, args=(theirs, process.pid), daemon=True).start()
+        return StackChild(process, ours)
+
+    def _answer(self, end: socket.socket, pid: int) -> None:
+        with end, contextlib.suppress(OSError):
+            self.begun.wait(PATIENCE)
+            end.send(json.dumps({"reader": pid, "missing": ""}).encode())
+            self.over.wait(PATIENCE)
+            while end.recv(MOST_BYTES):
+                end.send(b'{"id": 0}')
+
+
+@pytest.fixture
+def slow() -> Iterator[Slow]:
+    made = Slow()
+    made.start()
+    yield made
+    made.begun.set()
+    made.over.set()
+    made.close()
+
+
+def given(slow: Slow, count: int) -> threading.Thread:
+    """Give stacks in a thread; return it."""
+
+    def give() -> None:
+        slow.given = sum(slow.give(lambda: STACK_BYTES) for _ in range(count))
+
+    thread = threading.Thread(target=give)
+    thread.start()
+    return thread
+
+
+def test_a_stack_waits_for_a_child_that_takes_its_time(slow: Slow) -> None:
+    """A slow child, as on a busy machine, loses none: the ring buffer has what follows."""
+    slow.begun.set()
+    giving = given(slow, count := 2 * worker.MOST_WAITING)
+    until(lambda: slow._waiting == worker.MOST_WAITING, "the queue is full")
+    giving.join(1.5)
+    assert giving.is_alive()
+    slow.over.set()
+    until(lambda: slow.received == count, "all are answered")
+    giving.join(PATIENCE)
+    assert (count, {}) == (slow.given, dict(slow.dropped))
+
+
+def test_a_stack_waits_for_a_child_that_starts(slow: Slow) -> None:
+    giving = given(slow, 1)
+    slow.begun.set()
+    slow.over.set()
+    until(lambda: slow.received, "it is answered")
+    giving.join(PATIENCE)
+    assert (1, {}) == (slow.given, dict(slow.dropped))
+
+
+def test_no_stack_waits_where_there_is_no_child(slow: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stack that was given to a child that has ended is lost, as is one before the next child; each counts once."""
+    monkeypatch.setattr(worker, "PAUSE", PATIENCE)
+    slow.begun.set()
+    giving = given(slow, count := 2 * worker.MOST_WAITING)
+    child = until(lambda: slow._waiting == worker.MOST_WAITING and slow.child)
+    child.connection.shutdown(socket.SHUT_RDWR)
+    giving.join(PATIENCE)
+    assert (1, {"unwinder": count}) == (slow.ended, dict(slow.dropped))
+
+
+@pytest.mark.parametrize("busy", [True, False], ids=["works", "waits"])
+def test_a_child_that_works_is_not_stuck(busy: bool) -> None:
+    """However long the machine takes for it; one that waits for something else is, and one that never has done."""
+    code = "while True: pass" if busy else "import time; time.sleep(60)"
+    ours, theirs = socket.socketpair()
+    with ours, theirs, subprocess.Popen([sys.executable, "-c", f"print(flush=True)\n{code}"], stdout=-1) as process:
+        assert process.stdout and process.stdout.readline()
+        until(lambda: busy or Path(f"/proc/{process.pid}/wchan").read_text() != "0", "it sleeps")
+        child = StackChild(process, ours)
+        child.last_answer -= 1000
+        child.look()
+        assert child.is_stuck(500)
+        before = child.seconds()
+        until(lambda: not busy or child.seconds() > before, "it works")
+        child.look()
+        assert busy != child.is_stuck(500)
+        until(lambda: not busy or child.seconds() > before + 0.05, "it works on")
+        child.look()
+        assert child.is_stuck(0.05)
+        process.kill()
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may read the memory of any process")
 def test_the_children_themselves() -> None:
     """A stack comes back once, its number each time; once more on demand; none of a process that was given up."""
     job = subprocess.Popen([sys.executable, "-c", "print(flush=True); input()"], stdin=-1, stdout=-1)
     received: list[dict[str, Any]] = []
-    made = StackWorker(received.append, lambda: made.admit([job.pid]))
+    made = StackWorker(received.append, lambda: made.admit([job.pid]), lambda: None)
     numbers = dict.fromkeys(("tid", "api", "python", "hijacked", "truncated", "bytes"), 0)
     raw = SimpleNamespace(tgid=job.pid, id=9, weight=1, interpreter=1, **numbers)
     raw.registers, raw.hijacks, raw.frames, raw.memory = struct.pack("=34Q", *range(34)), b"", b"", b""
@@ -101,7 +209,7 @@ def test_the_children_themselves() -> None:
         until(lambda: made.child)
         for step in (lambda: None, lambda: None, made.number_again, lambda: made.end([job.pid])):
             step()
-            assert made.give(record.pack(raw, 5)) and made.flush(60)
+            assert made.give(lambda: record.pack(raw, 5)) and made.flush(60)
         made.close()
         job.kill()
     assert [it["pid"] for it in received if "walk" in it or "problem" in it] == [job.pid]

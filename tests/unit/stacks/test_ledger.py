@@ -37,7 +37,7 @@ def test_an_allocation_meets_its_stack(stack_first: bool) -> None:
         step()
     assert totals(ledger) == {("cuMemAlloc_v2", "train"): (100, 1)}
     assert ledger.stack(ledger.stack_of(1))[1] == Frame("train", "train.py", 7, "python")
-    assert ledger.knows([1, 0]) and not ledger.knows([2])
+    assert ledger.unknown([1, 0, 2]) == [2]
 
 
 def test_the_same_stack_of_two_children_is_one() -> None:
@@ -85,9 +85,11 @@ def test_launches_without_a_stack_count_all_the_same() -> None:
     assert [ledger.taken(0, 7, 10) for _ in range(3)] == [0, 0, 0]
     ledger.unwound(message(0, 1))
     ledger.launched(7, 50)
-    assert sorted(ledger.launches()) == [(7, 0, 0, 20), (7, 0, 0, 50), (7, 0, 1, 10)]
+    assert (sorted(ledger.launches()), ledger.waiting_launches) == ([(7, 0, 0, 20), (7, 0, 0, 50), (7, 0, 1, 10)], 20)
     ledger.begin()
     assert sorted(ledger.launches()) == [(7, 0, 0, 70), (7, 0, 1, 10)]
+    ledger.lost(0, 7, 10)
+    assert (sorted(ledger.launches()), ledger.waiting_launches) == ([(7, 0, 0, 80), (7, 0, 1, 10)], 0)
 
 
 def test_an_answer_belongs_to_the_program_of_its_stack() -> None:
@@ -104,9 +106,17 @@ def test_an_answer_belongs_to_the_program_of_its_stack() -> None:
 def test_a_stack_that_was_lost_is_known_to_be() -> None:
     ledger = StackLedger()
     ledger.taken(1, 7, 1)
-    assert not ledger.knows([1])
+    assert ledger.unknown([1])
     ledger.begin()
-    assert ledger.knows([1]) and ledger.stack_of(1) == NO_STACK
+    assert not ledger.unknown([1]) and ledger.stack_of(1) == NO_STACK
+
+
+def test_a_stack_that_was_never_given_to_a_child_is_known_to_be_lost() -> None:
+    ledger = StackLedger()
+    ledger.allocated(7, 0, 0, 100, 1)
+    assert ledger.waiting == 1
+    ledger.lost(1, 7, 1)
+    assert (ledger.waiting, ledger.unknown([1]), totals(ledger)) == (0, [], {(): (100, 1)})
 
 
 def test_stacks_beyond_the_limit_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,9 +134,22 @@ def test_what_is_not_live_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     ledger.define(1, [MALLOC])
     for number in range(1, 101):
         ledger.unwound(message(number, 1))
-    ledger.keep({1, 2})
+    ledger.keep({1, 2}, ledger.settled)
     assert ledger.remembered == 7
-    assert ledger.knows([1, 2, 96, 100]) and not ledger.knows([50])
+    assert ledger.unknown([1, 2, 50, 96, 100]) == [50]
+
+
+def test_what_came_after_the_table_was_read_may_be_live(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A profile waits for stacks, while others come."""
+    monkeypatch.setattr(module, "MOST_WAITING", 10)
+    ledger = StackLedger()
+    for number in range(1, 51):
+        ledger.unwound(message(number, None))
+    settled = ledger.settled
+    for number in range(51, 101):
+        ledger.lost(number, 7, 1)
+    ledger.keep({1, 2}, settled)
+    assert ledger.unknown(range(1, 101)) == list(range(3, 46))
 
 
 @pytest.mark.parametrize(
@@ -188,7 +211,7 @@ def test_a_full_table_makes_room_of_programs_that_ended(monkeypatch: pytest.Monk
     kept = ledger.stack_of(1)
     ledger.ended([2, 3])
     monkeypatch.setattr(module, "MOST_WAITING", 1)
-    ledger.keep({1})
+    ledger.keep({1}, ledger.settled)
     assert ledger.make_room() and not ledger.make_room()
     assert totals(ledger) == {("f1",): (100, 1), (): (300, 3)}
     assert ledger.stack_of(1) == kept and ledger.stack(kept)[0].function == "f1"
