@@ -34,6 +34,9 @@ OBSERVING = {
 }
 """Capabilities that probes need during the whole run, as probes are attached to a library when first mapped."""
 
+OPENING = ("CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH", "CAP_CHECKPOINT_RESTORE", "CAP_SYS_ADMIN")
+"""Capabilities to open files that other processes map; the last one before Linux 5.9, where held."""
+
 READING_THE_LOG = "CAP_SYSLOG"
 """Opens /dev/kmsg where kernel.dmesg_restrict is 1, the default of most distributions; again at each reload."""
 

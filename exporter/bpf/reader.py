@@ -28,8 +28,6 @@ HELLO = struct.Struct("=id")
 """Pid of the process that reads, and how many times slower than an ordinary one this machine is."""
 ANSWER = struct.Struct("=Qq")
 """Length of the answer, and the user id of the first file's owner; the descriptor of that file may be beside it."""
-OPENING = ("CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH", "CAP_CHECKPOINT_RESTORE", "CAP_SYS_ADMIN")
-"""Capabilities to open files that other processes map; the last one before Linux 5.9, where held."""
 MOST_BYTES = 8 << 20
 MOST_FILES = 4
 _LONGEST_REASON = 300
@@ -61,7 +59,7 @@ def main(descriptor: str, idle: str) -> None:
             return
         theirs.close()
         with contextlib.suppress(OSError):
-            privileges.drop(OPENING)
+            privileges.drop(privileges.OPENING)
         parent.sendall(HELLO.pack(reader, slow))
         with contextlib.suppress(EOFError, ConnectionError, TimeoutError):
             _open(parent, ours, float(idle))

@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from exporter.bpf import privileges
-from exporter.bpf.reader import OPENING
 from exporter.stacks import debug_files
-from exporter.stacks.record import MOST_BYTES
 
 ADMIT, END, STACK, FLUSH, AGAIN = b"A", b"E", b"S", b"F", b"N"
 """First bytes of messages of the exporter."""
 REFRESH, DEBUG = b"R", b"D"
 """Messages of the process that unwinds: the mappings of a process again; a file of debug information."""
+MOST_BYTES = 1 << 17
+"""Of a message."""
 MOST_FILES = 1500
 """Open at once; the child that has so many ends, and its successor begins with none."""
 _USER = re.compile(r"^Uid:\t\d+\t(\d+)", re.MULTILINE)
@@ -52,7 +52,7 @@ class Opener:
     def run(self) -> None:
         """Pass messages on until one side has gone, or too many files are open."""
         with contextlib.suppress(OSError):
-            privileges.drop(OPENING)
+            privileges.drop(privileges.OPENING)
         poll = select.poll()
         for end in (self._unwinder, self._exporter):
             poll.register(end, select.POLLIN)

@@ -9,7 +9,6 @@ from typing import Protocol, SupportsBytes
 from exporter.stacks.merge import PythonFrame
 
 PAGE = 4096
-MOST_BYTES = 1 << 17
 OF_THREAD = 1 << 31
 """Of the `id` of a thread that was not in a probed call but anywhere: OF_THREAD | tid."""
 _HEAD = struct.Struct("=IIIIHHHHIII")

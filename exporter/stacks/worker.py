@@ -23,8 +23,7 @@ from typing import Any
 import exporter
 from exporter.background.child import offer_to_oom
 from exporter.bpf import privileges
-from exporter.stacks.opener import ADMIT, AGAIN, END, FLUSH, STACK
-from exporter.stacks.record import MOST_BYTES
+from exporter.stacks.opener import ADMIT, AGAIN, END, FLUSH, MOST_BYTES, STACK
 from exporter.stacks.worker_child import StackChild
 
 MOST_WAITING = 256

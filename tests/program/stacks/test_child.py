@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,11 @@ import pytest
 
 from exporter.stack_profiles.model import Frame
 from exporter.stacks import opener
-from exporter.stacks.child import definition
-from exporter.stacks.opener import Opener
-from exporter.stacks.record import MOST_BYTES
+from exporter.stacks.naming import definition
+from exporter.stacks.opener import MOST_BYTES, Opener
 from exporter.stacks.table import StackTable
 
+ROOT = Path(__file__).parents[3]
 LONGEST = "\N{GRINNING FACE}" * 513
 
 
@@ -30,6 +32,14 @@ def test_a_stack_arrives_whole_whatever_its_names(name: str) -> None:
             contents = json.loads(message)
             table.define(contents["stack"], contents["frames"])
         assert table.stack(table.index(number)) == tuple(frames)
+
+
+def test_the_process_that_opens_has_no_copy_of_what_the_other_one_needs() -> None:
+    command = [sys.executable, "-P", "-S", "-c", "import exporter.stacks.child, sys; print(*sys.modules)"]
+    done = subprocess.run(command, cwd="/", env={"PYTHONPATH": str(ROOT)}, check=True, capture_output=True, text=True)
+    modules = done.stdout.split()
+    assert "exporter.stacks.opener" in modules
+    assert not {"dataclasses", "exporter.bpf.elf", "exporter.stacks.libdw", "exporter.stacks.naming"} & {*modules}
 
 
 def test_mapped_files_with_long_names_are_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,8 +18,7 @@ from typing import Any
 import pytest
 
 from exporter.stacks import opener, record, worker
-from exporter.stacks.opener import ADMIT, Opener
-from exporter.stacks.record import MOST_BYTES
+from exporter.stacks.opener import ADMIT, MOST_BYTES, Opener
 from exporter.stacks.worker import StackWorker
 from exporter.stacks.worker_child import StackChild
 from tests.support import PATIENCE, until
