@@ -156,11 +156,15 @@ class ElfFile:
 
     def has_section(self, name: bytes) -> bool:
         """Return whether there is a section of this name."""
+        return self.named_section(name) is not None
+
+    def named_section(self, name: bytes) -> Section | None:
+        """Return the first section of this name, also one that is not loaded; None without one."""
         sections = self.sections()
         if self._names >= len(sections) or sections[self._names].size > _MOST_NAMES:
-            return False
+            return None
         names = self._read(sections[self._names].offset, sections[self._names].size)
-        return any(names.startswith(name + b"\0", it.name) for it in sections)
+        return next((it for it in sections if names.startswith(name + b"\0", it.name)), None)
 
     def _executable_segment(self, address: int) -> Segment | None:
         return next((s for s in self._code if s.address <= address < s.address + s.in_file), None)

@@ -11,13 +11,11 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from exporter.stacks import libdw
-from exporter.stacks.debug_files import WantedFile, below_dwz
 
 MOST_UNITS = 1 << 16
 """Units of a file that lacks .debug_aranges, and ranges of each, are looked through to this number."""
 _MOST_SCOPES = 256
 _LONGEST = 512
-_SHORTEST_BUILD_ID, _LONGEST_BUILD_ID = 4, 32
 _NO_FILE = b"???"
 """Number 0 before DWARF 5."""
 _READ = 0  # DWARF_C_READ
@@ -52,7 +50,6 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {  # result, then arguments
     "dwarf_begin_elf": (_P, _P, _I, _P),
     "dwarf_end": (_I, _P),
     "dwarf_setalt": (None, _P, _P),
-    "dwelf_dwarf_gnu_debugaltlink": (ctypes.c_ssize_t, _P, ctypes.POINTER(_TEXT), ctypes.POINTER(_P)),
     "dwarf_addrdie": (_ONE, _P, _U64, _ONE),
     "dwarf_get_units": (_I, _P, _P, ctypes.POINTER(_P), _P, _P, _ONE, _P),
     "dwarf_ranges": (ctypes.c_ssize_t, _ONE, ctypes.c_ssize_t, *[ctypes.POINTER(_U64)] * 3),
@@ -80,34 +77,27 @@ def _functions() -> Any:
 
 
 class DebugInfo:
-    """The debug information of one ELF file, which libelf has open as `elf`; the caller ends `elf` afterwards."""
+    """The debug information of an ELF file; its descriptors stay open, and the caller closes them.
 
-    def __init__(self, elf: Any) -> None:
+    `refers` is true if the file refers to a supplementary file, made by dwz, of which `supplement` is the descriptor if
+    it has been found. Without it there are no names: libdw would look for them in the file itself.
+    """
+
+    def __init__(self, descriptor: int, refers: bool = False, supplement: int | None = None) -> None:
         self._dw = _functions()
-        self._dwarf = self._dw.dwarf_begin_elf(elf, _READ, None)
+        self._open: list[tuple[Any, Any]] = []
+        self._dwarf = self._begin(descriptor)
+        other = self._begin(supplement) if self._dwarf and supplement is not None else None
+        self._named = other is not None or not refers
         if self._dwarf:  # where a file refers to another one, libdw would open that
-            self._dw.dwarf_setalt(self._dwarf, self._dwarf)
-        self._supplement = None
-        self._named = self.wanted is None
-        """False where names may be in a supplementary file: libdw would look for them in this one."""
+            self._dw.dwarf_setalt(self._dwarf, other or self._dwarf)
         self._ranges: list[tuple[int, int, _Die]] | None = None
 
-    @property
-    def wanted(self) -> WantedFile | None:
-        """The supplementary file that this one refers to, made by dwz; None without one."""
-        path, build_id = _TEXT(), _P()
-        if not self._dwarf:
-            return None
-        size = self._dw.dwelf_dwarf_gnu_debugaltlink(self._dwarf, ctypes.byref(path), ctypes.byref(build_id))
-        if not _SHORTEST_BUILD_ID <= size <= _LONGEST_BUILD_ID:
-            return None
-        return WantedFile(ctypes.string_at(build_id, size).hex(), below_dwz(_text(path.value)))
-
-    def take_supplement(self, elf: Any) -> None:
-        """Read what this file refers to from a supplementary file, which libelf has open as `elf`."""
-        if self._dwarf and (supplement := self._dw.dwarf_begin_elf(elf, _READ, None)):
-            self._dw.dwarf_setalt(self._dwarf, supplement)
-            self._supplement, self._named = supplement, True
+    def _begin(self, descriptor: int) -> Any:
+        elf = libdw.begin(descriptor)
+        dwarf = self._dw.dwarf_begin_elf(elf, _READ, None) if elf else None
+        self._open.append((elf, dwarf))
+        return dwarf
 
     def calls(self, address: int) -> list[SourceLine]:
         """Return the function that an address, before relocation, is in, after those inlined into it, innermost first;
@@ -129,10 +119,14 @@ class DebugInfo:
         return found or ([SourceLine("", file, line)] if line else [])
 
     def close(self) -> None:
-        for it in (self._dwarf, self._supplement):
-            if it:
-                self._dw.dwarf_end(it)
-        self._dwarf, self._supplement, self._ranges = None, None, None
+        """Release the memory: that of sections that had to be unpacked, and what libdw has read of others."""
+        for elf, dwarf in self._open:
+            if dwarf:
+                self._dw.dwarf_end(dwarf)
+            if elf:
+                libdw.libraries()[1].elf_end(elf)
+        libdw.trim()
+        self._open, self._dwarf, self._ranges = [], None, None
 
     def _unit(self, address: int) -> _Die | None:
         unit = _Die()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import PurePosixPath
@@ -17,6 +18,10 @@ from exporter.stacks.object_file import ObjectFile, SupplementaryFile
 
 _MOST_KEPT = 1 << 16
 MOST_UNPACKED = 64 << 20
+_KEPT_TIMES = 50
+"""Debug information stays open for this many times the processor time that it took: opened again and again it takes
+2 % of a processor.
+"""
 _UNKNOWN = SourceLine("", "", 0)
 
 
@@ -24,7 +29,7 @@ class CodeFile:
     """One mapped file. What cannot be read of it is not known; nothing raises."""
 
     unpacked: ClassVar[int] = 0
-    """Bytes of debug information of all files that had to be unpacked."""
+    """Bytes of debug information that had to be unpacked, of all files where it is open."""
 
     def __init__(self, descriptor: int, path: str, registers: tuple[int, ...]) -> None:
         """Take over the descriptor; `registers` are those of FrameInformation."""
@@ -34,56 +39,86 @@ class CodeFile:
         self._elf: ObjectFile | None = None
         self._frames: FrameInformation | None = None
         self._debug_files: list[ObjectFile] = []
+        self._source: ObjectFile | None = None
+        """The file with the debug information, which takes `_unpacked` bytes while it is open."""
+        self._supplement: ObjectFile | None = None
+        self._unpacked = 0
         self._debug: DebugInfo | None = None
+        self._reading = 0.0
+        self.debug_until = 0.0
+        """Time by time.monotonic() at which `close_debug` is due, if debug information is open."""
         try:
             self._elf = ObjectFile(descriptor)
             self._frames = FrameInformation(self._elf.fileno(), registers) if not libdw.missing() else None
         except (ElfError, OSError):
             self._elf = None
-        self._debug = self._debug_info(self._elf, self._frames)
-        self.build_id = _build_id(self._elf)
         self.wanted: WantedFile | None = None
-        """A file with debug information of this one, to be given to take_debug_file."""
-        if self._debug:
-            self.wanted = self._debug.wanted
-        elif self._frames and self.build_id:
+        """A file that has debug information of this one, to be given to take_debug_file."""
+        self._take_source(self._elf)
+        self.build_id = _build_id(self._elf)
+        if self._source is None and self._frames and self.build_id:
             self.wanted = WantedFile(self.build_id)
 
     def take_debug_file(self, descriptor: int) -> None:
         """Take over the descriptor of a file that should be the wanted one: a debug file, or a supplementary file."""
         wanted, self.wanted = self.wanted, None
         try:
-            file = ObjectFile(descriptor) if self._debug is None else SupplementaryFile(descriptor)
+            file = ObjectFile(descriptor) if self._source is None else SupplementaryFile(descriptor)
         except (ElfError, OSError):
             return
         if wanted is None or _build_id(file) != wanted.build_id:
             file.close()
             return
-        self._debug_files.append(file)
-        frames = FrameInformation(file.fileno(), ())
-        if self._debug is None:
-            self._debug = self._debug_info(file, frames)
-            self.wanted = self._debug.wanted if self._debug else None
-        elif self._fits(file):
-            self._debug.take_supplement(frames.elf)
+        self.close_debug()
         self._sources.clear()
+        self._debug_files.append(file)
+        if self._source is None:
+            self._take_source(file)
+        else:
+            self._take_supplement(file)
 
-    @classmethod
-    def _debug_info(cls, file: ObjectFile | None, frames: FrameInformation | None) -> DebugInfo | None:
-        """Return the debug information of a file that has some, if there is room for what has to be unpacked."""
-        if file is None or frames is None or not frames.elf:
-            return None
-        return DebugInfo(frames.elf) if cls._fits(file) else None
-
-    @staticmethod
-    def _fits(file: ObjectFile) -> bool:
-        """Return whether a file has debug information, and room for what has to be unpacked, which is then taken."""
+    def _take_source(self, file: ObjectFile | None) -> None:
+        """Take debug information from this file, if it has some that is not too large."""
+        if file is None or self._frames is None:
+            return
         with suppress(ElfError, OSError):
             size = file.unpacked_debug_info
-            if size is not None and CodeFile.unpacked + size <= MOST_UNPACKED:
-                CodeFile.unpacked += size
-                return True
-        return False
+            if size is not None and size <= MOST_UNPACKED:
+                self._source, self._unpacked = file, size
+                self.wanted = file.supplement
+
+    def _take_supplement(self, file: ObjectFile) -> None:
+        """Take what the debug information refers to from this file, if it is not too large."""
+        with suppress(ElfError, OSError):
+            size = file.unpacked_debug_info or 0
+            if self._unpacked + size <= MOST_UNPACKED:
+                self._supplement, self._unpacked = file, self._unpacked + size
+
+    def _calls(self, addresses: Iterable[int]) -> Mapping[int, list[SourceLine]]:
+        """Return what the debug information has of addresses: nothing where there is none, or no room to unpack it."""
+        began = time.process_time()
+        if self._debug is None and self._source and CodeFile.unpacked + self._unpacked <= MOST_UNPACKED:
+            CodeFile.unpacked += self._unpacked
+            self._debug, self._reading = self._open_debug(self._source), 0.0
+        if self._debug is None:
+            return {}
+        found = {address: self._debug.calls(address) for address in addresses}
+        self._reading += time.process_time() - began
+        self.debug_until = time.monotonic() + _KEPT_TIMES * self._reading
+        return found
+
+    def _open_debug(self, source: ObjectFile) -> DebugInfo:
+        refers = False
+        with suppress(ElfError, OSError):
+            refers = source.supplement is not None
+        return DebugInfo(source.fileno(), refers, self._supplement.fileno() if self._supplement else None)
+
+    def close_debug(self) -> None:
+        """Release the memory of the debug information, which the next lookup of another address opens again."""
+        if self._debug:
+            self._debug.close()
+            CodeFile.unpacked -= self._unpacked
+        self._debug = None
 
     def address_of(self, offset: int) -> int | None:
         """Return the address, before relocation, of an offset in the file; None where that is no code."""
@@ -111,14 +146,12 @@ class CodeFile:
         if len(self._sources) + len(wanted) > _MOST_KEPT:
             self._sources.clear()
         found: dict[int, str] = {}
-        for file in (
-            *self._debug_files,
-            self._elf,
-        ):  # of several names for a function, that of .dynsym is the one in use
+        for file in (*self._debug_files, self._elf):  # of several names of a function, that of .dynsym is in use
             with suppress(ElfError, OSError, MemoryError):
                 found |= file.names(wanted) if file else {}
+        calls = self._calls(wanted)
         for address in wanted:
-            *inlined, function = (self._debug.calls(address) if self._debug else ()) or [_UNKNOWN]
+            *inlined, function = calls.get(address) or [_UNKNOWN]
             if found.get(address):
                 function = function._replace(function=found[address])
             self._sources[address] = tuple(it._replace(function=demangle(it.function)) for it in (*inlined, function))
@@ -145,9 +178,8 @@ class CodeFile:
 
     def close(self) -> None:
         """Close the file, of which nothing is looked up afterwards."""
-        if self._debug:
-            self._debug.close()
-        self._debug = self._frames = None
+        self.close_debug()
+        self._source = self._frames = None
         for file in (self._elf, *self._debug_files):
             if file:
                 file.close()

@@ -7,6 +7,7 @@ becomes a rule, which is kept: unwinding a stack again needs no library.
 from __future__ import annotations
 
 import ctypes
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -72,6 +73,7 @@ def libraries() -> tuple[Any, Any, Any]:
         function.restype, function.argtypes = result, arguments
     elf.elf_version(_EV_CURRENT)
     elf.elf_begin.restype, elf.elf_begin.argtypes = _P, (_I, _I, _P)
+    elf.elf_end.restype, elf.elf_end.argtypes = _I, (_P,)
     c.free.restype, c.free.argtypes = None, (_P,)
     return dw, elf, c
 
@@ -85,6 +87,17 @@ def missing() -> str:
     return ""
 
 
+def begin(descriptor: int) -> Any:
+    """Have libelf map an open file; None if that fails. The descriptor stays the caller's."""
+    return libraries()[1].elf_begin(descriptor, _READ_MMAP, None)
+
+
+def trim() -> None:
+    """Give memory that was freed back to the kernel, where the C library can."""
+    with suppress(AttributeError):
+        libraries()[2].malloc_trim(0)
+
+
 class FrameInformation:
     """The rules of one ELF file. Its descriptor stays the caller's, and open. `registers` are the DWARF numbers of
     those that functions preserve.
@@ -92,9 +105,9 @@ class FrameInformation:
 
     def __init__(self, descriptor: int, registers: tuple[int, ...]) -> None:
         self._registers = registers
-        self._dw, elf, self._c = libraries()
-        self.elf = elf.elf_begin(descriptor, _READ_MMAP, None)
-        self._cfi = self._dw.dwarf_getcfi_elf(self.elf) if self.elf else None
+        self._dw, _, self._c = libraries()
+        elf = begin(descriptor)
+        self._cfi = self._dw.dwarf_getcfi_elf(elf) if elf else None
 
     def rule(self, address: int) -> UnwindRule | None:
         """Return the rule at an address, before relocation; None where there is none, or it is not understood."""

@@ -11,6 +11,7 @@ import os
 import select
 import socket
 import struct
+import time
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -72,6 +73,8 @@ class Naming:
         self._processes: OrderedDict[int, ProcessCode] = OrderedDict()
         self._parts: dict[int, list[MappedModule]] = {}
         self._stacks = Stacks()
+        self._with_debug: set[CodeFile] = set()
+        """Files of which debug information may be open."""
         self._waiting: deque[bytes] = deque()
         self._refreshed: dict[int, tuple[int, int]] = {}
         """By pid when the mappings were read again in vain, and for how many stacks they are not then."""
@@ -99,6 +102,8 @@ class Naming:
         return self._waiting.popleft() if self._waiting else self._receive()
 
     def _receive(self) -> bytes:
+        while (seconds := self._close_debug()) is not None and not self._poll.poll(1000 * seconds + 1):
+            pass
         message, descriptors, _, _ = socket.recv_fds(self._opener, MOST_BYTES, _MOST_DESCRIPTORS)
         if not message:
             raise EOFError
@@ -209,6 +214,15 @@ class Naming:
                     wanted.setdefault(number, []).append(frame.place.address)
         for number, addresses in wanted.items():
             self._files[number].look_up(addresses)
+            self._with_debug.add(self._files[number])
+
+    def _close_debug(self) -> float | None:
+        """Close debug information that is not in use any more. Return when that is due again, None if all is closed."""
+        now = time.monotonic()
+        for file in [it for it in self._with_debug if it.debug_until <= now]:
+            file.close_debug()
+            self._with_debug.remove(file)
+        return min((it.debug_until - now for it in self._with_debug), default=None)
 
     def _find_debug_file(self, request: Request) -> None:
         """Ask the opener for a file of debug information, and wait until it has been taken or is known to be absent."""

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from exporter.bpf.elf import Elf
 from exporter.bpf.elf_file import ElfError, Section
+from exporter.stacks.debug_files import WantedFile, below_dwz
 
 _SYMBOL_BYTES = 24
 _CHUNK = _SYMBOL_BYTES << 13
@@ -23,6 +24,7 @@ _OBJECT, _FUNCTION, _INDIRECT = 1, 2, 10
 _MOST_SYMBOLS = 1 << 23
 _LONGEST_NAME = 1024
 _LONGEST_SECTION = 64
+_LONGEST_LINK = 4096 + 64
 _MOST_NAMES, _MOST_TABLES = 512, 8
 """Sections that are not loaded, and tables of texts: many times what compilers make."""
 
@@ -55,6 +57,15 @@ class ObjectFile(Elf):
         tables = [it for it in sections if it.kind == _STRTAB][:_MOST_TABLES]
         found = any(self._text(it, at, _LONGEST_SECTION) in _DEBUG for it in tables for at in names)
         return sum(map(self._unpacked, sections)) if found else None
+
+    @property
+    def supplement(self) -> WantedFile | None:
+        """The supplementary file that this one refers to: .gnu_debugaltlink has its path and its build id."""
+        section = self.named_section(b".gnu_debugaltlink")
+        if section is None or section.size > _LONGEST_LINK:
+            return None
+        path, _, build_id = self._read(section.offset, section.size).partition(b"\0")
+        return WantedFile(build_id.hex(), below_dwz(path.decode(errors="replace"))) if build_id else None
 
     def _unpacked(self, section: Section) -> int:
         """Return the bytes that a compressed section has once unpacked, 0 of one that is not."""

@@ -6,6 +6,8 @@ import json
 import socket
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,8 @@ import pytest
 
 from exporter.stack_profiles.model import Frame
 from exporter.stacks import opener
-from exporter.stacks.naming import definition
-from exporter.stacks.opener import MOST_BYTES, Opener
+from exporter.stacks.naming import Naming, definition
+from exporter.stacks.opener import FLUSH, MOST_BYTES, Opener
 from exporter.stacks.table import StackTable
 
 ROOT = Path(__file__).parents[3]
@@ -40,6 +42,32 @@ def test_the_process_that_opens_has_no_copy_of_what_the_other_one_needs() -> Non
     modules = done.stdout.split()
     assert "exporter.stacks.opener" in modules
     assert not {"dataclasses", "exporter.bpf.elf", "exporter.stacks.libdw", "exporter.stacks.naming"} & {*modules}
+
+
+def test_debug_information_is_closed_while_nothing_arrives() -> None:
+    """And a message that arrives later is received."""
+
+    class File:
+        debug_until = time.monotonic() + 0.1
+        closed = threading.Event()
+
+        def close_debug(self) -> None:
+            assert time.monotonic() >= self.debug_until
+            self.closed.set()
+
+    opener, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    exporter, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with opener, its, exporter, theirs:
+        naming = Naming(its, theirs)
+        naming._with_debug.add(File())  # type: ignore[arg-type]
+        thread = threading.Thread(target=lambda: pytest.raises(EOFError, naming.run))
+        thread.start()
+        assert File.closed.wait(60)
+        opener.sendall(FLUSH + b"23")
+        assert {"flushed": 23} == json.loads(exporter.recv(MOST_BYTES))
+        opener.close()
+        thread.join(60)
+        assert not thread.is_alive()
 
 
 def test_mapped_files_with_long_names_are_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

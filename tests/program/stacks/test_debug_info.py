@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -186,15 +187,40 @@ def test_broken(tmp_path: Path) -> None:
 
 
 def test_room_for_all_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files that have to be unpacked share one room, as they share the memory of the child."""
+    """Files that have to be unpacked share one room, as they share the memory of the child, while they are in use."""
     library = build(tmp_path, "-g", "-gz")
     with ObjectFile(os.open(library, os.O_RDONLY)) as file:
         size = file.unpacked_debug_info or 0
     monkeypatch.setattr(files, "MOST_UNPACKED", 2 * size)
     monkeypatch.setattr(CodeFile, "unpacked", 0)
-    found = []
-    for _ in range(3):
-        file = opened(library)
-        found.append(len(sources(file, call_in(library))))
+    address, all_files = call_in(library), [opened(library) for _ in range(4)]
+    first, second, third, fourth = all_files
+    assert [3, 3, 1] == [len(sources(it, address)) for it in (first, second, third)]
+    first.close_debug()
+    assert 3 == len(sources(fourth, address))
+    for file in all_files:
         file.close()
-    assert [3, 3, 1] == found
+    assert 0 == CodeFile.unpacked
+
+
+def mapped(library: Path) -> int:
+    return sum(line.endswith(str(library)) for line in Path("/proc/self/maps").read_text().splitlines())
+
+
+@pytest.mark.parametrize("flags", [["-g"], ["-g", "-gz"]], ids=" ".join)
+def test_debug_information_that_is_not_in_use(tmp_path: Path, flags: list[str]) -> None:
+    """The file is unmapped some time after the last lookup. Results stay, and the next lookup opens it again."""
+    library = build(tmp_path, *flags)
+    address, file = call_in(library), opened(library)
+    before, began = mapped(library), time.monotonic()
+    found = sources(file, address)
+    assert mapped(library) > before
+    assert file.debug_until > began
+
+    for _ in range(3):
+        file.close_debug()
+        assert mapped(library) == before
+    assert found == [*file.sources(address)]
+    assert LINES == [it.line for it in sources(file, address + 1)]
+    assert mapped(library) > before
+    file.close()
