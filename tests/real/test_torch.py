@@ -12,6 +12,7 @@ from tests.real.comparison import ERRORS, counted, in_words, seen
 from tests.real.conftest import EXACT, Ran, attached
 from tests.real.job import Job, runtime
 from tests.real.releases import TORCH, Release
+from tests.softgpu.counts import Counts
 from tests.softgpu.story import CONTEXT
 from tests.support import free_port, until
 
@@ -161,7 +162,7 @@ def test_data_loader(job: Job, exporter: Exporter, ran: Ran) -> None:
 
 
 def test_fork(job: Job, exporter: Exporter, ran: Ran) -> None:
-    """A forked child: its counts have only its own calls and memory, not those of its parent."""
+    """A forked child, in which each call fails: its counts have only its own calls, and no memory of its parent's."""
     child = job.run(
         "held = torch.empty(64 * MIB, dtype=torch.uint8, device='cuda')\n"
         "out = os.fork()\n"
@@ -171,9 +172,31 @@ def test_fork(job: Job, exporter: Exporter, ran: Ran) -> None:
         "    time.sleep(600); os._exit(0)"
     )
     until(lambda: seen(exporter.scrape(), child)["waits"] == {"cuCtxSynchronize": 23}, "the child's calls")
-    assert {} == seen(exporter.scrape(), child)["memory"]
+    found = seen(exporter.scrape(), child)
+    assert ({}, {"cuCtxSynchronize": 23}) == (found["memory"], found["errors"])
+    assert counted(Counts(job.folder, child)) == found
     ran(job)
     job.run(f"os.kill({child}, 9); os.waitpid({child}, 0)")
+
+
+def test_fork_after_a_count(job: Job, exporter: Exporter, ran: Ran) -> None:
+    """A child works on the GPU after its parent has counted GPUs by NVML, and not after a count by the runtime."""
+    job.run(
+        "import ctypes\n"
+        "def in_child():\n"
+        "    read, write = os.pipe(); child = os.fork()\n"
+        "    if not child:\n"
+        "        try: text = str(torch.ones(5, device='cuda').numel())\n"
+        "        except Exception as error: text = str(error).splitlines()[0]\n"
+        "        os.write(write, text.encode()); os._exit(0)\n"
+        "    os.close(write); text = open(read).read(); os.waitpid(child, 0); return text\n"
+        "def count(): ctypes.CDLL(None).cudaGetDeviceCount(ctypes.byref(ctypes.c_int()))"
+    )
+    assert [2, "5"] == job.run("out = [torch.cuda.device_count(), in_child()]")
+    refused = "CUDA driver initialization failed, you might not have a CUDA gpu."
+    assert refused == job.run("count(); out = in_child()")
+    assert 5 == job.run("out = torch.ones(5, device='cuda').numel()")
+    ran(job)
 
 
 def test_out_of_memory(release: Release, exporter: Exporter, folder: Path, ran: Ran) -> None:

@@ -15,6 +15,7 @@ from tests.softgpu.counts import Counts
 HERE = Path(__file__).parent
 _OF_USERS = ("CUDA_", "NVIDIA_VISIBLE_DEVICES", "PYTORCH_", "SOFTGPU_")
 """Beginnings of variables that choose or change the GPU of a program."""
+RUNTIME = "13/libcudart.so.13"
 _LOOP = """
 import ctypes as C, json, os, sys, threading, time
 import pynvml as nvml
@@ -24,7 +25,7 @@ def ok(code):
     if code: raise Failed(code)
 def new(kind, call, *rest):
     value = kind(); ok(call(C.byref(value), *rest)); return value
-def context(gpu=0): return new(vp, cu.cuCtxCreate_v2, 0, gpu)
+def context(gpu=0): ok(cu.cuInit(0)); return new(vp, cu.cuCtxCreate_v2, 0, gpu)
 def allocate(many): return new(u64, cu.cuMemAlloc_v2, size(many))
 def unused():
     free, total = size(), size(); ok(cu.cuMemGetInfo_v2(C.byref(free), C.byref(total))); return free.value
@@ -44,8 +45,8 @@ for line in sys.stdin:
 
 
 def build(folder: Path) -> Path:
-    """Compiles driver and NVML into a folder of their own; returns it."""
-    libraries = [folder / "libcuda.so.1", folder / "libnvidia-ml.so.1"]
+    """Compiles driver, NVML and the runtime of CUDA 13 into a folder of their own; returns it."""
+    libraries = [folder / "libcuda.so.1", folder / "libnvidia-ml.so.1", folder / RUNTIME]
     subprocess.run(["make", "-s", "-C", HERE, f"BUILD={folder}", *map(str, libraries)], check=True)
     return folder
 

@@ -15,7 +15,7 @@ from tests.support import until
 
 GIB = 1 << 30
 WHOLE = 80 * GIB
-OUT_OF_MEMORY = 2
+OUT_OF_MEMORY, NOT_INITIALIZED, NO_DEVICE = 2, 3, 100
 UUID = nvml.UUID
 STORY = """
 nvml.nvmlInit()
@@ -79,17 +79,21 @@ def test_memory_after_the_end(start: Start) -> None:
             until(lambda: watching.run("out = unused()") == WHOLE - CONTEXT, "memory of before exec")
 
 
-def test_memory_of_a_child(start: Start) -> None:
+def test_memory_of_a_child(start: Start, tmp_path: Path) -> None:
     """The child of a fork holds nothing of its parent's, frees nothing of it and leaves it when it ends."""
     one, other = start(), start()
     other.run("context()")
-    one.run(
-        "context(); held = allocate(7 * GIB); child = os.fork()\n"
-        "if not child: cu.cuMemFree_v2(held); allocate(5 * GIB); time.sleep(3600)"
+    left = WHOLE - 7 * GIB - 2 * CONTEXT
+    child = one.run(
+        "context(); held = allocate(7 * GIB); out = child = os.fork()\n"
+        "if not child: cu.cuMemFree_v2(held); code(allocate, 5 * GIB); time.sleep(3600)"
     )
-    until(lambda: other.run("out = unused()") == WHOLE - 12 * GIB - 2 * CONTEXT, "the child's allocation")
+    until(lambda: Counts(tmp_path, child).calls("cuMemAlloc_v2"), "the child's calls")
+    assert left == other.run("out = unused()")
     one.run("os.kill(child, 9); os.waitpid(child, 0)")
-    assert WHOLE - 7 * GIB - 2 * CONTEXT == other.run("out = unused()")
+    assert left == other.run("out = unused()")
+    one.kill()
+    assert WHOLE - CONTEXT == other.run("out = unused()")
 
 
 def test_memory_to_the_last_byte(start: Start) -> None:
@@ -148,8 +152,8 @@ def test_visible_gpus(start: Start, visible: str, gpus: list[int]) -> None:
     """CUDA_VISIBLE_DEVICES has numbers and UUIDs, and ends before the first entry that is neither."""
     process = start(CUDA_VISIBLE_DEVICES=visible, SOFTGPU_DEVICES=12)
     process.run(DRIVER_STORY)
-    count = "code = cu.cuInit(0); out = new(C.c_int, cu.cuDeviceGetCount).value"
-    assert len(gpus) == process.run(count)
+    count = "count = C.c_int(); out = [cu.cuInit(0), cu.cuDeviceGetCount(C.byref(count)), count.value]"
+    assert ([0, 0, len(gpus)] if gpus else [NO_DEVICE, NOT_INITIALIZED, 0]) == process.run(count)
     assert [UUID.format(gpu) for gpu in gpus] == process.run(f"out = [uuid(n) for n in range({len(gpus)})]")
 
 

@@ -95,13 +95,6 @@ int place(const CUlocation *at)
 	return at->type >= LOCATION_HOST && at->type <= LOCATION_HOST_NUMA_CURRENT ? IN_HOST_MEMORY : NOWHERE;
 }
 
-API CUresult cuInit(unsigned flags)
-{
-	COUNT;
-	(void)flags;
-	return COUNTED(device_count() ? SUCCESS : NO_DEVICE);
-}
-
 API CUresult cuDriverGetVersion(int *version)
 {
 	COUNT;

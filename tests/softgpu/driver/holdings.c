@@ -162,7 +162,7 @@ int take(int gpu, uint64_t bytes)
 	return room;
 }
 
-/* A child that frees what its parent had allocated before the fork has nothing to give. */
+/* A child that frees what its parent had allocated before the fork, in a hollow library, has nothing to give. */
 void give(int gpu, uint64_t bytes)
 {
 	enter();

@@ -37,6 +37,10 @@ API void standin_fail(const char *name, CUresult code)
 /* What a function is to return at once, 0 if nothing. */
 int ordered(const char *function)
 {
+	CUresult code = uninitialized(function);
+
+	if (code)
+		return code;
 	if (own.stall && !strncmp(function, "cuMemAlloc", 10)) {
 		struct timespec t = {own.stall / 1000000000, own.stall % 1000000000};
 

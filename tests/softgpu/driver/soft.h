@@ -14,9 +14,9 @@
 #include "../cuda.h"
 #include "../environment.h"
 
-/* A library for tests of probes, which make calls that no program does: one without a current context is of GPU 0; no
- * function, graph, event, pool or description of a copy is looked at; nothing lies behind device addresses and handles of
- * memory, so that a test may have more than the machine. */
+/* A library for tests of probes, which make calls that no program does: none needs cuInit(), also after a fork; one without
+ * a current context is of GPU 0; no function, graph, event, pool or description of a copy is looked at; nothing lies behind
+ * device addresses and handles of memory, so that a test may have more than the machine. */
 #ifndef HOLLOW
 #define HOLLOW 0
 #endif
@@ -38,6 +38,9 @@ CUcontext current(void); /* to which its calls belong */
 #define NEED_CONTEXT                                                                                         \
 	if (!current())                                                                                      \
 	return COUNTED(INVALID_CONTEXT)
+
+/* ---- initialization.c ---- */
+CUresult uninitialized(const char *function); /* what a function returns without cuInit(), 0 if it needs none */
 
 /* ---- devices.c ---- */
 int device_count(void);

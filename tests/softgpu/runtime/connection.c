@@ -8,17 +8,15 @@
 #define VERSION (RELEASE == 11 ? 11070 : RELEASE * 1000)
 
 static __typeof__(&cuGetProcAddress_v2) find;
+static cudaError_t refused; /* what cuInit() has returned */
 static __thread cudaError_t last;
 
 static void connect_driver(void)
 {
-	void *library = dlopen("libcuda.so.1", RTLD_NOW), *init = NULL;
+	void *library = dlopen("libcuda.so.1", RTLD_NOW);
 
-	if (!library)
-		return;
-	find = (__typeof__(find))dlsym(library, "cuGetProcAddress_v2");
-	if (find && !find("cuInit", &init, VERSION, 0, NULL))
-		((__typeof__(&cuInit))init)(0);
+	if (library)
+		find = (__typeof__(find))dlsym(library, "cuGetProcAddress_v2");
 }
 
 void *driver(const char *name)
@@ -34,6 +32,26 @@ void *driver(const char *name)
 		abort();
 	}
 	return got;
+}
+
+static void after_fork(void)
+{
+	if (!refused)
+		refused = NOT_INITIALIZED;
+}
+
+static void initialize(void)
+{
+	refused = D(cuInit)(0);
+	pthread_atfork(NULL, NULL, after_fork);
+}
+
+cudaError_t initialized(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, initialize);
+	return refused;
 }
 
 cudaError_t kept(cudaError_t code)
@@ -80,7 +98,7 @@ API cudaError_t cudaRuntimeGetVersion(int *version)
 
 API cudaError_t cudaDriverGetVersion(int *version)
 {
-	COUNT;
+	COUNT; /* also before cuInit() */
 	return COUNTED(kept(D(cuDriverGetVersion)(version)));
 }
 
@@ -88,22 +106,19 @@ API cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **to, un
 						 int *status)
 {
 	COUNT;
-	driver("cuInit");
-	return COUNTED(kept(find(name, to, version, flags, status)));
+	return COUNTED(kept(initialized() ?: find(name, to, version, flags, status)));
 }
 
 #if RELEASE == 11
 API cudaError_t cudaGetDriverEntryPoint(const char *name, void **to, unsigned long long flags)
 {
 	COUNT;
-	driver("cuInit");
-	return COUNTED(kept(find(name, to, VERSION, flags, NULL)));
+	return COUNTED(kept(initialized() ?: find(name, to, VERSION, flags, NULL)));
 }
 #else
 API cudaError_t cudaGetDriverEntryPoint(const char *name, void **to, unsigned long long flags, int *status)
 {
 	COUNT;
-	driver("cuInit");
-	return COUNTED(kept(find(name, to, VERSION, flags, status)));
+	return COUNTED(kept(initialized() ?: find(name, to, VERSION, flags, status)));
 }
 #endif

@@ -14,21 +14,35 @@ int chosen_device(void)
 	return device;
 }
 
-CUcontext context_of(int of)
+static cudaError_t retain(int of)
 {
+	cudaError_t code = SUCCESS;
+	CUcontext made;
+
 	pthread_mutex_lock(&lock);
-	if (!contexts[of])
-		D(cuDevicePrimaryCtxRetain)(&contexts[of], of);
+	if (!contexts[of]) {
+		code = D(cuDevicePrimaryCtxRetain)(&made, of);
+		contexts[of] = code ? NULL : made;
+	}
 	pthread_mutex_unlock(&lock);
-	return contexts[of];
+	return code;
 }
 
-void bind_thread(void)
+CUcontext context_of(int of)
 {
-	if (bound == device)
-		return;
-	D(cuCtxSetCurrent)(context_of(device));
-	bound = device;
+	return retain(of) ? NULL : contexts[of];
+}
+
+cudaError_t bind_thread(void)
+{
+	cudaError_t code = initialized();
+
+	if (code || bound == device)
+		return code;
+	code = retain(device) ?: D(cuCtxSetCurrent)(contexts[device]);
+	if (!code)
+		bound = device;
+	return code;
 }
 
 static int exists(int of)
@@ -42,48 +56,50 @@ static int exists(int of)
 API cudaError_t cudaGetDeviceCount(int *count_)
 {
 	COUNT;
-	return COUNTED(kept(D(cuDeviceGetCount)(count_)));
+	*count_ = 0;
+	return WITHOUT_CONTEXT(cuDeviceGetCount, count_);
 }
 
 API cudaError_t cudaGetDevice(int *to)
 {
 	COUNT;
 	*to = device;
-	return COUNTED(SUCCESS);
+	return COUNTED(kept(initialized()));
 }
 
 API cudaError_t cudaSetDevice(int to)
 {
 	COUNT;
-	if (!exists(to))
-		return COUNTED(kept(INVALID_DEVICE));
+	cudaError_t code = initialized();
+
+	if (code || !exists(to))
+		return COUNTED(kept(code ?: INVALID_DEVICE));
 	device = to;
-	bind_thread();
-	return COUNTED(SUCCESS);
+	return COUNTED(kept(bind_thread()));
 }
 
 API cudaError_t cudaDeviceGetAttribute(int *value, int attribute, int of)
 {
 	COUNT;
-	return COUNTED(kept(D(cuDeviceGetAttribute)(value, attribute, of)));
+	return WITHOUT_CONTEXT(cuDeviceGetAttribute, value, attribute, of);
 }
 
 API cudaError_t cudaDeviceGetPCIBusId(char *text, int room, int of)
 {
 	COUNT;
-	return COUNTED(kept(D(cuDeviceGetPCIBusId)(text, room, of)));
+	return WITHOUT_CONTEXT(cuDeviceGetPCIBusId, text, room, of);
 }
 
 API cudaError_t cudaDeviceGetByPCIBusId(int *to, const char *text)
 {
 	COUNT;
-	return COUNTED(kept(D(cuDeviceGetByPCIBusId)(to, text)));
+	return WITHOUT_CONTEXT(cuDeviceGetByPCIBusId, to, text);
 }
 
 API cudaError_t cudaDeviceCanAccessPeer(int *can, int of, int peer)
 {
 	COUNT;
-	return COUNTED(kept(D(cuDeviceCanAccessPeer)(can, of, peer)));
+	return WITHOUT_CONTEXT(cuDeviceCanAccessPeer, can, of, peer);
 }
 
 API cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags)
@@ -126,13 +142,13 @@ API cudaError_t cudaDeviceSetLimit(int limit, size_t value)
 API cudaError_t cudaProfilerStart(void)
 {
 	COUNT;
-	return COUNTED(SUCCESS);
+	return COUNTED(kept(initialized()));
 }
 
 API cudaError_t cudaProfilerStop(void)
 {
 	COUNT;
-	return COUNTED(SUCCESS);
+	return COUNTED(kept(initialized()));
 }
 
 /* Fields of cudaDeviceProp: CUDA's number of the attribute, and where it lies in 12's structure and in 13's. 11's is
@@ -153,10 +169,11 @@ enum { UUID_AT = 256, MEMORY_AT = 288, BYTES = RELEASE == 11 ? 728 : RELEASE == 
 
 static cudaError_t properties(char *to, int of)
 {
+	cudaError_t code = initialized();
 	size_t memory;
 
-	if (!exists(of))
-		return INVALID_DEVICE;
+	if (code || !exists(of))
+		return code ?: INVALID_DEVICE;
 	memset(to, 0, BYTES);
 	D(cuDeviceGetName)(to, UUID_AT, of);
 	D(cuDeviceGetUuid_v2)((CUuuid *)(to + UUID_AT), of);

@@ -109,8 +109,7 @@ CUfunction function_of(const void *host)
 	int device = chosen_device();
 	CUfunction found;
 
-	bind_thread();
-	if (!it || it->bytes || device >= DEVICES)
+	if (bind_thread() || !it || it->bytes || device >= DEVICES)
 		return NULL;
 	found = __atomic_load_n(&it->functions[device], __ATOMIC_ACQUIRE);
 	return found ? found : look_up(it, device);
@@ -120,7 +119,7 @@ API cudaError_t cudaGetFuncBySymbol(CUfunction *function, const void *kernel)
 {
 	COUNT;
 	*function = function_of(kernel);
-	return COUNTED(kept(*function ? SUCCESS : INVALID_VALUE));
+	return COUNTED(kept(bind_thread() ?: (*function ? SUCCESS : INVALID_VALUE)));
 }
 
 /* What cudaLaunch keeps of <<<>>> until the kernel's stub fetches it. */
@@ -205,7 +204,7 @@ API cudaError_t cudaFuncGetAttributes(void *to, const void *kernel)
 	int values[10] = {0};
 
 	if (!function)
-		return COUNTED(kept(INVALID_VALUE));
+		return COUNTED(kept(bind_thread() ?: INVALID_VALUE));
 	for (int i = 0; i < 10; i++)
 		D(cuFuncGetAttribute)(&values[i], i, function);
 	found.shared = values[1], found.constant = values[2], found.local = values[3], found.threads = values[0];
@@ -250,7 +249,7 @@ static cudaError_t variable(void **to, const void *host)
 API cudaError_t cudaGetSymbolAddress(void **to, const void *host)
 {
 	COUNT;
-	return COUNTED(kept(variable(to, host)));
+	return COUNTED(kept(initialized() ?: variable(to, host)));
 }
 
 API cudaError_t cudaMemcpyToSymbol(const void *host, const void *from, size_t bytes, size_t offset, int kind)

@@ -10,7 +10,7 @@ API cudaError_t cudaMalloc(void **to, size_t bytes)
 	if (bytes)
 		return CALL(cuMemAlloc_v2, (CUdeviceptr *)to, bytes);
 	*to = NULL;
-	return COUNTED(SUCCESS);
+	return COUNTED(kept(bind_thread()));
 }
 
 API cudaError_t cudaMallocManaged(void **to, size_t bytes, unsigned flags)
@@ -22,7 +22,7 @@ API cudaError_t cudaMallocManaged(void **to, size_t bytes, unsigned flags)
 API cudaError_t cudaFree(void *address)
 {
 	COUNT;
-	return address ? CALL(cuMemFree_v2, P(address)) : (bind_thread(), COUNTED(SUCCESS));
+	return address ? CALL(cuMemFree_v2, P(address)) : COUNTED(kept(bind_thread()));
 }
 
 API cudaError_t cudaMallocAsync(void **to, size_t bytes, CUstream stream)
@@ -52,7 +52,7 @@ API cudaError_t cudaMallocHost(void **to, size_t bytes)
 API cudaError_t cudaFreeHost(void *address)
 {
 	COUNT;
-	return address ? CALL(cuMemFreeHost, address) : COUNTED(SUCCESS);
+	return address ? CALL(cuMemFreeHost, address) : COUNTED(kept(bind_thread()));
 }
 
 API cudaError_t cudaHostRegister(void *address, size_t bytes, unsigned flags)
@@ -105,7 +105,9 @@ API cudaError_t cudaPointerGetAttributes(void *to, const void *address)
 		       POINTER_IS_MANAGED};
 	void *into[] = {&type, &found.device, &found.on_device, &found.on_host, &managed};
 
-	CALL(cuPointerGetAttributes, 5, which, into, P(address));
+	cudaError_t code = bind_thread() ?: D(cuPointerGetAttributes)(5, which, into, P(address));
+	if (code)
+		return COUNTED(kept(code));
 	found.type = managed ? 3 : (int)type;
 	if (!type)
 		found.on_host = (void *)address;
@@ -116,7 +118,7 @@ API cudaError_t cudaPointerGetAttributes(void *to, const void *address)
 API cudaError_t cudaDeviceGetDefaultMemPool(CUmemoryPool *pool, int device)
 {
 	COUNT;
-	return COUNTED(kept(D(cuDeviceGetDefaultMemPool)(pool, device)));
+	return WITHOUT_CONTEXT(cuDeviceGetDefaultMemPool, pool, device);
 }
 
 API cudaError_t cudaMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *value)

@@ -7,10 +7,9 @@
 #define VARIANT(name, suffix, ...)                                                                           \
 	({                                                                                                   \
 		static __typeof__(&name) function_;                                                          \
-		bind_thread();                                                                               \
 		if (!function_)                                                                              \
 			function_ = (__typeof__(&name))driver(#name #suffix);                                \
-		COUNTED(kept(function_(__VA_ARGS__)));                                                       \
+		COUNTED(kept(bind_thread() ?: function_(__VA_ARGS__)));                                      \
 	})
 
 API cudaError_t cudaLaunchKernel_ptsz(const void *kernel, dim3 grid, dim3 block, void **arguments, size_t shared,

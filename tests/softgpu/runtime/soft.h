@@ -20,13 +20,15 @@ void *driver(const char *name);
 			function_ = driver(#name);                                                           \
 		(__typeof__(&name))function_;                                                                \
 	})
+cudaError_t initialized(void); /* 0, or the error of all calls: that of cuInit(), in the child of a fork another */
 cudaError_t kept(cudaError_t code); /* what cudaGetLastError will give */
+#define WITHOUT_CONTEXT(name, ...) COUNTED(kept(initialized() ?: D(name)(__VA_ARGS__)))
 
 /* ---- device.c ---- */
 int chosen_device(void);
-CUcontext context_of(int device);
-void bind_thread(void); /* the chosen device's context becomes the thread's */
-#define CALL(name, ...) (bind_thread(), COUNTED(kept(D(name)(__VA_ARGS__))))
+CUcontext context_of(int device); /* NULL without memory for it */
+cudaError_t bind_thread(void); /* the chosen device's context becomes the thread's */
+#define CALL(name, ...) COUNTED(kept(bind_thread() ?: D(name)(__VA_ARGS__)))
 
 /* ---- kernels.c ---- */
 CUfunction function_of(const void *kernel); /* loads its module at the first call on a device */

@@ -36,8 +36,7 @@ API cudaError_t cudaStreamSynchronize(CUstream stream)
 API cudaError_t cudaStreamQuery(CUstream stream)
 {
 	COUNT;
-	bind_thread();
-	return kept(D(cuStreamQuery)(stream));
+	return CALL(cuStreamQuery, stream);
 }
 
 API cudaError_t cudaStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
@@ -209,8 +208,7 @@ API cudaError_t cudaEventRecordWithFlags(CUevent event, CUstream stream, unsigne
 API cudaError_t cudaEventQuery(CUevent event)
 {
 	COUNT;
-	bind_thread();
-	return kept(D(cuEventQuery)(event));
+	return CALL(cuEventQuery, event);
 }
 
 API cudaError_t cudaEventSynchronize(CUevent event)
