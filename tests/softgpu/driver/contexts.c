@@ -11,6 +11,11 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of who holds a prima
 static __thread CUcontext stack[128];
 static __thread int depth;
 
+static int is_primary(CUcontext context)
+{
+	return context >= primaries && context < primaries + MAX_DEVICES;
+}
+
 CUcontext bound(void)
 {
 	return depth ? stack[depth - 1] : NULL;
@@ -19,6 +24,23 @@ CUcontext bound(void)
 CUcontext current(void)
 {
 	return HOLLOW && !depth ? primaries : bound();
+}
+
+int is_alive(CUcontext context)
+{
+	return HOLLOW || (context && !__atomic_load_n(&context->destroyed, __ATOMIC_RELAXED));
+}
+
+/* Of a primary context that nobody holds there is nothing. */
+CUresult unusable(void)
+{
+	CUcontext context = current();
+
+	if (!context)
+		return INVALID_CONTEXT;
+	if (is_primary(context) && !HOLLOW && !__atomic_load_n(&context->holders, __ATOMIC_RELAXED))
+		return CONTEXT_DESTROYED;
+	return is_alive(context) ? SUCCESS : CONTEXT_DESTROYED;
 }
 
 static void set_limits(CUcontext context)
@@ -139,7 +161,7 @@ API CUresult cuCtxCreate_v4(CUcontext *context, const void *parameters, unsigned
 API CUresult cuCtxDestroy_v2(CUcontext context)
 {
 	COUNT;
-	if (!context || (context >= primaries && context < primaries + MAX_DEVICES))
+	if (!context || is_primary(context) || __atomic_exchange_n(&context->destroyed, 1, __ATOMIC_RELAXED))
 		return COUNTED(INVALID_CONTEXT);
 	if (bound() == context)
 		depth--;
@@ -156,22 +178,6 @@ void faulted(int code)
 
 	snprintf(name, sizeof(name), "xid %d %d", current() ? physical(current()->device) : 0, xid);
 	add_bytes(name, 1, 0);
-}
-
-API CUresult cuCtxGetFlags(unsigned *flags)
-{
-	COUNT;
-	NEED_CONTEXT;
-	*flags = current()->flags;
-	return COUNTED(SUCCESS);
-}
-
-API CUresult cuCtxGetApiVersion(CUcontext context, unsigned *version)
-{
-	COUNT;
-	(void)context;
-	*version = 3020;
-	return COUNTED(SUCCESS);
 }
 
 API CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned flags)
@@ -203,6 +209,8 @@ API CUresult cuCtxGetCurrent(CUcontext *context)
 API CUresult cuCtxSetCurrent(CUcontext context)
 {
 	COUNT;
+	if (context && !is_alive(context))
+		return COUNTED(INVALID_CONTEXT);
 	depth -= depth > 0;
 	if (context)
 		stack[depth++] = context;
@@ -214,6 +222,8 @@ API CUresult cuCtxPushCurrent_v2(CUcontext context)
 	COUNT;
 	if (!context || depth == sizeof(stack) / sizeof(*stack))
 		return COUNTED(INVALID_VALUE);
+	if (!is_alive(context))
+		return COUNTED(INVALID_CONTEXT);
 	stack[depth++] = context;
 	return COUNTED(SUCCESS);
 }
@@ -229,55 +239,10 @@ API CUresult cuCtxPopCurrent_v2(CUcontext *context)
 	return COUNTED(SUCCESS);
 }
 
-API CUresult cuCtxGetDevice(CUdevice *device)
-{
-	COUNT;
-	NEED_CONTEXT;
-	*device = current()->device;
-	return COUNTED(SUCCESS);
-}
-
 API CUresult cuCtxSynchronize(void)
 {
 	COUNT;
 	NEED_CONTEXT;
 	wait_until(__atomic_load_n(&current()->busy_until, __ATOMIC_RELAXED));
-	return COUNTED(SUCCESS);
-}
-
-API CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
-{
-	COUNT;
-	if (least)
-		*least = 0;
-	if (greatest)
-		*greatest = -5;
-	return COUNTED(SUCCESS);
-}
-
-API CUresult cuCtxGetLimit(size_t *value, int limit)
-{
-	COUNT;
-	NEED_CONTEXT;
-	if (limit < 0 || limit >= 16)
-		return COUNTED(INVALID_VALUE);
-	*value = current()->limits[limit];
-	return COUNTED(SUCCESS);
-}
-
-API CUresult cuCtxSetLimit(int limit, size_t value)
-{
-	COUNT;
-	NEED_CONTEXT;
-	if (limit < 0 || limit >= 16)
-		return COUNTED(INVALID_VALUE);
-	current()->limits[limit] = value;
-	return COUNTED(SUCCESS);
-}
-
-API CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
-{
-	COUNT;
-	(void)peer, (void)flags;
 	return COUNTED(SUCCESS);
 }

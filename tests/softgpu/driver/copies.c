@@ -55,8 +55,8 @@ static CUresult copy_now(enum direction direction, uint64_t to, uint64_t from, u
 {
 	if (HOLLOW)
 		return SUCCESS;
-	if (!current())
-		return INVALID_CONTEXT;
+	if (unusable())
+		return unusable();
 	sleep_until(stream_end(NULL));
 	return copy(direction, to, from, bytes);
 }
@@ -65,8 +65,8 @@ static CUresult copy_later(enum direction direction, uint64_t to, uint64_t from,
 {
 	if (HOLLOW)
 		return SUCCESS;
-	if (!current())
-		return INVALID_CONTEXT;
+	if (unusable())
+		return unusable();
 	if (!captured(stream, NODE_COPY))
 		return copy(direction, to, from, bytes);
 	note("recorded", direction, to, from, bytes);
@@ -107,8 +107,8 @@ static CUresult copy_3d(const CUcopy3D *it, CUstream stream, int later)
 
 	if (HOLLOW)
 		return it ? SUCCESS : INVALID_VALUE;
-	if (!current())
-		return INVALID_CONTEXT;
+	if (unusable())
+		return unusable();
 	if (a->type == MEMORY_ARRAY || b->type == MEMORY_ARRAY)
 		return NOT_SUPPORTED;
 	if (!later)
@@ -181,6 +181,8 @@ BOTH(cuMemcpy3DWithAttributesAsync, _ptsz, (void *it, unsigned long long flags, 
 
 static CUresult fill(CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream)
 {
+	if (unusable())
+		return unusable();
 	if (!captured(stream, NODE_FILL))
 		memset((void *)to, value, bytes);
 	return SUCCESS;
@@ -188,6 +190,8 @@ static CUresult fill(CUdeviceptr to, unsigned char value, size_t bytes, CUstream
 
 static CUresult fill_words(CUdeviceptr to, unsigned value, size_t words, CUstream stream)
 {
+	if (unusable())
+		return unusable();
 	if (!captured(stream, NODE_FILL))
 		for (size_t i = 0; i < words; i++)
 			((unsigned *)to)[i] = value;

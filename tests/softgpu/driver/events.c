@@ -10,6 +10,7 @@ struct event {
 API CUresult cuEventCreate(CUevent *event, unsigned flags)
 {
 	COUNT;
+	NEED_CONTEXT;
 	*event = calloc(1, sizeof(**event));
 	(*event)->flags = flags;
 	return COUNTED(SUCCESS);

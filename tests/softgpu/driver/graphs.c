@@ -191,6 +191,8 @@ static CUresult launch(CUgraphExec executable, CUstream stream)
 		return SUCCESS;
 	if (!executable)
 		return INVALID_VALUE;
+	if (unusable())
+		return unusable();
 	occupy(stream, executable->kernels * kernel_ns());
 	return SUCCESS;
 }

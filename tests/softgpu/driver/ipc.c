@@ -76,6 +76,7 @@ API CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *address, CUipcHandle handle, uns
 API CUresult cuIpcCloseMemHandle(CUdeviceptr address)
 {
 	COUNT;
+	NEED_CONTEXT;
 	struct range range;
 
 	if (!find_range(address, &range) || range.kind != KIND_IMPORTED || !take_range(address, &range))

@@ -7,8 +7,8 @@ static CUresult launch(CUfunction function, CUstream stream)
 		return SUCCESS;
 	if (!function)
 		return INVALID_HANDLE;
-	if (!current())
-		return INVALID_CONTEXT;
+	if (unusable())
+		return unusable();
 	if (!captured(stream, NODE_KERNEL))
 		occupy(stream, kernel_ns());
 	return SUCCESS;

@@ -132,6 +132,7 @@ API CUresult cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned flag
 	return COUNTED(allocate(address, bytes, KIND_MANAGED, flags));
 }
 
+/* With any context current, or none: the address has the memory's own. */
 API CUresult cuMemFree_v2(CUdeviceptr address)
 {
 	COUNT;
@@ -140,8 +141,8 @@ API CUresult cuMemFree_v2(CUdeviceptr address)
 
 static CUresult allocate_of(CUmemoryPool pool, CUdeviceptr *address, size_t bytes)
 {
-	if (!current())
-		return INVALID_CONTEXT;
+	if (unusable())
+		return unusable();
 	if (!pool && HOLLOW)
 		pool = pool_of_device(current()->device);
 	return pool ? allocate_from(pool, address, bytes) : INVALID_VALUE;
@@ -212,6 +213,7 @@ API CUresult cuMemGetInfo_v2(size_t *unused, size_t *total)
 API CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr address)
 {
 	COUNT;
+	NEED_CONTEXT;
 	struct range range;
 
 	if (!find_range(address, &range))

@@ -13,8 +13,8 @@ struct function {
 
 static CUresult load(CUmodule *module, const void *image)
 {
-	if (!current())
-		return INVALID_CONTEXT;
+	if (unusable())
+		return unusable();
 	*module = calloc(1, sizeof(**module));
 	(*module)->variables = variables_in(image);
 	return SUCCESS;

@@ -27,7 +27,8 @@
 /* ---- contexts.c ---- */
 struct context {
 	CUdevice device;
-	int holders;
+	int holders; /* of a primary context */
+	int destroyed;
 	unsigned flags;
 	size_t limits[16];
 	uint64_t busy_until; /* of all its streams, in ns of CLOCK_MONOTONIC */
@@ -35,9 +36,13 @@ struct context {
 };
 CUcontext bound(void);   /* the thread's; NULL without one */
 CUcontext current(void); /* to which its calls belong */
+CUresult unusable(void); /* why the current context cannot be used, 0 if it can */
+int is_alive(CUcontext context); /* whether a handle is valid */
 #define NEED_CONTEXT                                                                                         \
-	if (!current())                                                                                      \
-	return COUNTED(INVALID_CONTEXT)
+	do {                                                                                                 \
+		if (unusable())                                                                              \
+			return COUNTED(unusable());                                                          \
+	} while (0)
 
 /* ---- initialization.c ---- */
 CUresult uninitialized(const char *function); /* what a function returns without cuInit(), 0 if it needs none */

@@ -99,8 +99,8 @@ static CUresult create(CUstream *stream, unsigned flags, int priority)
 {
 	static uint64_t next_id = 3;
 
-	if (!current())
-		return INVALID_CONTEXT;
+	if (unusable())
+		return unusable();
 	*stream = calloc(1, sizeof(**stream));
 	**stream = (struct stream){.context = current(), .flags = flags, .priority = priority,
 				   .id = __atomic_fetch_add(&next_id, 1, __ATOMIC_RELAXED)};
@@ -126,14 +126,28 @@ API CUresult cuStreamDestroy_v2(CUstream stream)
 	return COUNTED(own(stream) ? SUCCESS : INVALID_HANDLE);
 }
 
+/* Default streams are the current context's. */
+static CUresult unusable_for(CUstream stream)
+{
+	return own(stream) ? SUCCESS : unusable();
+}
+
 static CUresult synchronize(CUstream stream)
 {
-	wait_until(stream_end(stream));
-	return SUCCESS;
+	CUresult code = unusable_for(stream);
+
+	if (!code)
+		wait_until(stream_end(stream));
+	return code;
+}
+
+static CUresult query(CUstream stream)
+{
+	return unusable_for(stream) ?: (stream_end(stream) > now() ? NOT_READY : SUCCESS);
 }
 
 BOTH(cuStreamSynchronize, _ptsz, (CUstream stream), synchronize(stream))
-BOTH(cuStreamQuery, _ptsz, (CUstream stream), stream_end(stream) > now() ? NOT_READY : SUCCESS)
+BOTH(cuStreamQuery, _ptsz, (CUstream stream), query(stream))
 BOTH(cuStreamGetPriority, _ptsz, (CUstream stream, int *priority),
      (*priority = own(stream) ? stream->priority : 0, SUCCESS))
 BOTH(cuStreamGetFlags, _ptsz, (CUstream stream, unsigned *flags), (*flags = own(stream) ? stream->flags : 0, SUCCESS))
