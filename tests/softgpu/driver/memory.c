@@ -77,19 +77,26 @@ static CUresult allocate_from(CUmemoryPool pool, uint64_t *address, size_t bytes
 					  .device = host ? current()->device : device}, address, bytes);
 }
 
-static CUresult release(uint64_t address)
+static void drop(const struct range *range)
+{
+	unmap(range);
+	if (range->fd >= 0)
+		close(range->fd);
+	let_go(range, range->end - range->begin);
+}
+
+/* Of what a function allocates another one frees nothing. */
+enum { OF_DEVICE = 1 << KIND_DEVICE | 1 << KIND_POOL | 1 << KIND_MANAGED, OF_HOST = 1 << KIND_PINNED };
+
+static CUresult release(uint64_t address, int kinds)
 {
 	struct range range;
 
 	if (!address)
 		return SUCCESS;
-	if (!find_range(address, &range) || range.registered || range.kind == KIND_VMM ||
-	    range.kind == KIND_MODULE || !take_range(address, &range))
+	if (!find_range(address, &range) || range.registered || !(kinds & 1 << range.kind) || !take_range(address, &range))
 		return INVALID_VALUE;
-	unmap(&range);
-	if (range.fd >= 0)
-		close(range.fd);
-	let_go(&range, range.end - range.begin);
+	drop(&range);
 	return SUCCESS;
 }
 
@@ -97,9 +104,9 @@ void release_context(CUcontext context)
 {
 	struct range range;
 
-	while (range_of_context(context, &range))
-		if (range.registered ? !take_range(range.begin, &range) : release(range.begin) != SUCCESS)
-			break;
+	while (range_of_context(context, &range) && take_range(range.begin, &range))
+		if (!range.registered)
+			drop(&range);
 }
 
 API CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
@@ -136,7 +143,7 @@ API CUresult cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned flag
 API CUresult cuMemFree_v2(CUdeviceptr address)
 {
 	COUNT;
-	return COUNTED(release(address));
+	return COUNTED(release(address, OF_DEVICE));
 }
 
 static CUresult allocate_of(CUmemoryPool pool, CUdeviceptr *address, size_t bytes)
@@ -152,7 +159,7 @@ BOTH(cuMemAllocAsync, _ptsz, (CUdeviceptr * address, size_t bytes, CUstream stre
      ((void)stream, allocate_of(current() ? pool_of_device(current()->device) : NULL, address, bytes)))
 BOTH(cuMemAllocFromPoolAsync, _ptsz, (CUdeviceptr * address, size_t bytes, CUmemoryPool pool, CUstream stream),
      ((void)stream, allocate_of(pool, address, bytes)))
-BOTH(cuMemFreeAsync, _ptsz, (CUdeviceptr address, CUstream stream), ((void)stream, release(address)))
+BOTH(cuMemFreeAsync, _ptsz, (CUdeviceptr address, CUstream stream), ((void)stream, release(address, OF_DEVICE)))
 
 API CUresult cuMemHostAlloc(void **address, size_t bytes, unsigned flags)
 {
@@ -164,7 +171,7 @@ API CUresult cuMemHostAlloc(void **address, size_t bytes, unsigned flags)
 API CUresult cuMemFreeHost(void *address)
 {
 	COUNT;
-	return COUNTED(release((uint64_t)address));
+	return COUNTED(release((uint64_t)address, OF_HOST));
 }
 
 API CUresult cuMemHostRegister_v2(void *address, size_t bytes, unsigned flags)
