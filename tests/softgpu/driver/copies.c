@@ -1,109 +1,118 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies and fills, made at once. Bytes are counted by direction and by what the host's side is. */
+/* Copies and fills, made at once. Bytes are counted by direction and by what the host's side is: as the call has it, and
+ * where it has not, as unified addressing does. */
 #include <stdio.h>
 #include <string.h>
 #include "soft.h"
 
-enum direction { H2D, D2H, D2D, UNSAID };
+/* What a side is. Of two host sides the first of these that one of them is counts. */
+enum side { ON_DEVICE, HOST_UNKNOWN, HOST_PAGEABLE, HOST_PINNED, HOST_MANAGED };
+struct end {
+	int type; /* MEMORY_HOST, MEMORY_DEVICE or MEMORY_UNIFIED */
+	uint64_t address;
+};
 
-static const char *host_kind(uint64_t address)
+/* Device memory that a call has as the host's is no kind of host memory. */
+static enum side side_of(struct end end)
 {
+	enum side otherwise = end.type == MEMORY_HOST ? HOST_UNKNOWN : ON_DEVICE;
 	struct range range;
 
-	if (!find_range(address, &range))
-		return "pageable";
-	return range.kind == KIND_PINNED || range.host ? "pinned" : range.kind == KIND_MANAGED ? "managed" : "device";
+	if (end.type == MEMORY_DEVICE)
+		return ON_DEVICE;
+	if (!find_range(end.address, &range))
+		return HOST_PAGEABLE;
+	return range.kind == KIND_MANAGED ? HOST_MANAGED : is_device(&range) ? otherwise : HOST_PINNED;
 }
 
-static enum direction direction_of(uint64_t to, uint64_t from)
+/* Managed memory may be on either side. */
+static const char *direction_of(struct end to, struct end from, enum side target, enum side source)
 {
-	struct range a, b;
-	int on_device = find_range(to, &a) && is_device(&a), of_device = find_range(from, &b) && is_device(&b);
-
-	return on_device ? (of_device ? D2D : H2D) : of_device ? D2H : UNSAID;
+	if ((to.type == MEMORY_UNIFIED && target == HOST_MANAGED) || (from.type == MEMORY_UNIFIED && source == HOST_MANAGED))
+		return "unknown";
+	if (source == ON_DEVICE)
+		return target == ON_DEVICE ? "d2d" : "d2h";
+	return target == ON_DEVICE ? "h2d" : "h2h";
 }
 
 /* That bytes were copied, or that a capture recorded a copy of theirs. */
-static void note(const char *what, enum direction direction, uint64_t to, uint64_t from, uint64_t bytes)
+static void note(const char *what, struct end to, struct end from, uint64_t bytes)
 {
+	static const char *const kinds[] = {"", " unknown", " pageable", " pinned", " managed"};
+	enum side target, source, host;
 	char name[56];
 
 	if (!are_kept())
 		return;
-	if (direction == UNSAID)
-		direction = direction_of(to, from);
-	if (direction == H2D)
-		snprintf(name, sizeof(name), "%s h2d %s", what, host_kind(from));
-	else if (direction == D2H)
-		snprintf(name, sizeof(name), "%s d2h %s", what, host_kind(to));
-	else
-		snprintf(name, sizeof(name), "%s %s", what, direction == UNSAID ? "h2h" : "d2d");
+	target = side_of(to), source = side_of(from);
+	host = !source || (target && target < source) ? target : source;
+	snprintf(name, sizeof(name), "%s %s%s", what, direction_of(to, from, target, source), kinds[host]);
 	add_bytes(name, 1, bytes);
 }
 
-static CUresult copy(enum direction direction, uint64_t to, uint64_t from, uint64_t bytes)
+static CUresult copy(struct end to, struct end from, uint64_t bytes)
 {
-	if (!to || !from)
+	if (!to.address || !from.address)
 		return bytes ? INVALID_VALUE : SUCCESS;
-	memmove((void *)to, (void *)from, bytes);
-	note("copied", direction, to, from, bytes);
+	memmove((void *)to.address, (void *)from.address, bytes);
+	note("copied", to, from, bytes);
 	return SUCCESS;
 }
 
 /* One that waits for what the legacy stream has to do. */
-static CUresult copy_now(enum direction direction, uint64_t to, uint64_t from, uint64_t bytes)
+static CUresult copy_now(struct end to, struct end from, uint64_t bytes)
 {
 	if (HOLLOW)
 		return SUCCESS;
 	if (unusable())
 		return unusable();
 	sleep_until(stream_end(NULL));
-	return copy(direction, to, from, bytes);
+	return copy(to, from, bytes);
 }
 
-static CUresult copy_later(enum direction direction, uint64_t to, uint64_t from, uint64_t bytes, CUstream stream)
+static CUresult copy_later(struct end to, struct end from, uint64_t bytes, CUstream stream)
 {
 	if (HOLLOW)
 		return SUCCESS;
 	if (unusable())
 		return unusable();
 	if (!captured(stream, NODE_COPY))
-		return copy(direction, to, from, bytes);
-	note("recorded", direction, to, from, bytes);
+		return copy(to, from, bytes);
+	note("recorded", to, from, bytes);
 	return SUCCESS;
 }
 
+#define HOST(address) ((struct end){MEMORY_HOST, (uint64_t)(address)})
+#define DEVICE(address) ((struct end){MEMORY_DEVICE, address})
+#define UNIFIED(address) ((struct end){MEMORY_UNIFIED, address})
 #define TO(T, S) (T to, S from, size_t bytes)
 #define TO_ASYNC(T, S) (T to, S from, size_t bytes, CUstream stream)
-BOTH(cuMemcpy, _ptds, TO(CUdeviceptr, CUdeviceptr), copy_now(UNSAID, to, from, bytes))
-BOTH(cuMemcpyAsync, _ptsz, TO_ASYNC(CUdeviceptr, CUdeviceptr), copy_later(UNSAID, to, from, bytes, stream))
-BOTH(cuMemcpyHtoD_v2, _ptds, TO(CUdeviceptr, const void *), copy_now(H2D, to, (uint64_t)from, bytes))
-BOTH(cuMemcpyHtoDAsync_v2, _ptsz, TO_ASYNC(CUdeviceptr, const void *), copy_later(H2D, to, (uint64_t)from, bytes, stream))
-BOTH(cuMemcpyDtoH_v2, _ptds, TO(void *, CUdeviceptr), copy_now(D2H, (uint64_t)to, from, bytes))
-BOTH(cuMemcpyDtoHAsync_v2, _ptsz, TO_ASYNC(void *, CUdeviceptr), copy_later(D2H, (uint64_t)to, from, bytes, stream))
-BOTH(cuMemcpyDtoD_v2, _ptds, TO(CUdeviceptr, CUdeviceptr), copy_later(D2D, to, from, bytes, NULL))
-BOTH(cuMemcpyDtoDAsync_v2, _ptsz, TO_ASYNC(CUdeviceptr, CUdeviceptr), copy_later(D2D, to, from, bytes, stream))
+BOTH(cuMemcpy, _ptds, TO(CUdeviceptr, CUdeviceptr), copy_now(UNIFIED(to), UNIFIED(from), bytes))
+BOTH(cuMemcpyAsync, _ptsz, TO_ASYNC(CUdeviceptr, CUdeviceptr), copy_later(UNIFIED(to), UNIFIED(from), bytes, stream))
+BOTH(cuMemcpyHtoD_v2, _ptds, TO(CUdeviceptr, const void *), copy_now(DEVICE(to), HOST(from), bytes))
+BOTH(cuMemcpyHtoDAsync_v2, _ptsz, TO_ASYNC(CUdeviceptr, const void *), copy_later(DEVICE(to), HOST(from), bytes, stream))
+BOTH(cuMemcpyDtoH_v2, _ptds, TO(void *, CUdeviceptr), copy_now(HOST(to), DEVICE(from), bytes))
+BOTH(cuMemcpyDtoHAsync_v2, _ptsz, TO_ASYNC(void *, CUdeviceptr), copy_later(HOST(to), DEVICE(from), bytes, stream))
+BOTH(cuMemcpyDtoD_v2, _ptds, TO(CUdeviceptr, CUdeviceptr), copy_later(DEVICE(to), DEVICE(from), bytes, NULL))
+BOTH(cuMemcpyDtoDAsync_v2, _ptsz, TO_ASYNC(CUdeviceptr, CUdeviceptr), copy_later(DEVICE(to), DEVICE(from), bytes, stream))
 BOTH(cuMemcpyPeer, _ptds, (CUdeviceptr to, CUcontext at, CUdeviceptr from, CUcontext of, size_t bytes),
-     ((void)at, (void)of, copy_later(D2D, to, from, bytes, NULL)))
+     ((void)at, (void)of, copy_later(DEVICE(to), DEVICE(from), bytes, NULL)))
 BOTH(cuMemcpyPeerAsync, _ptsz,
      (CUdeviceptr to, CUcontext at, CUdeviceptr from, CUcontext of, size_t bytes, CUstream stream),
-     ((void)at, (void)of, copy_later(D2D, to, from, bytes, stream)))
+     ((void)at, (void)of, copy_later(DEVICE(to), DEVICE(from), bytes, stream)))
 
 /* Descriptions of 2D copies and of 3D ones have the same fields. */
-#define HOST_SIDE(side) ((side).type == MEMORY_HOST ? (uint64_t)(side).host : (side).device)
+#define SIDE(side) ((struct end){(side).type, (side).type == MEMORY_HOST ? (uint64_t)(side).host : (side).device})
 
-static enum direction direction_between(int source, int target)
+static int is_type(int type)
 {
-	return source == MEMORY_HOST && target == MEMORY_DEVICE	  ? H2D :
-	       source == MEMORY_DEVICE && target == MEMORY_HOST	  ? D2H :
-	       source == MEMORY_DEVICE && target == MEMORY_DEVICE ? D2D :
-								    UNSAID;
+	return type == MEMORY_HOST || type == MEMORY_DEVICE || type == MEMORY_UNIFIED;
 }
 
 static CUresult copy_3d(const CUcopy3D *it, CUstream stream, int later)
 {
 	const CUside3D *a = &it->source, *b = &it->target;
-	uint64_t from, to;
+	struct end from, to;
 
 	if (HOLLOW)
 		return it ? SUCCESS : INVALID_VALUE;
@@ -111,19 +120,21 @@ static CUresult copy_3d(const CUcopy3D *it, CUstream stream, int later)
 		return unusable();
 	if (a->type == MEMORY_ARRAY || b->type == MEMORY_ARRAY)
 		return NOT_SUPPORTED;
+	if (!is_type(a->type) || !is_type(b->type))
+		return INVALID_VALUE;
 	if (!later)
 		sleep_until(stream_end(NULL));
-	from = HOST_SIDE(*a) + (a->z * a->height + a->y) * a->pitch + a->x;
-	to = HOST_SIDE(*b) + (b->z * b->height + b->y) * b->pitch + b->x;
+	from = SIDE(*a), from.address += (a->z * a->height + a->y) * a->pitch + a->x;
+	to = SIDE(*b), to.address += (b->z * b->height + b->y) * b->pitch + b->x;
 	if (later && captured(stream, NODE_COPY)) {
-		note("recorded", direction_between(a->type, b->type), to, from, it->width * it->height * it->depth);
+		note("recorded", to, from, it->width * it->height * it->depth);
 		return SUCCESS;
 	}
 	for (size_t z = 0; z < it->depth; z++)
 		for (size_t y = 0; y < it->height; y++)
-			memmove((char *)to + (z * b->height + y) * b->pitch, (char *)from + (z * a->height + y) * a->pitch,
-				it->width);
-	note("copied", direction_between(a->type, b->type), to, from, it->width * it->height * it->depth);
+			memmove((char *)to.address + (z * b->height + y) * b->pitch,
+				(char *)from.address + (z * a->height + y) * a->pitch, it->width);
+	note("copied", to, from, it->width * it->height * it->depth);
 	return SUCCESS;
 }
 
@@ -153,7 +164,7 @@ static CUresult copy_batch(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, si
 	CUresult code = count ? SUCCESS : INVALID_VALUE;
 
 	for (size_t i = 0; !HOLLOW && i < count && !code; i++)
-		code = copy_later(UNSAID, to[i], from[i], bytes[i], stream);
+		code = copy_later(UNIFIED(to[i]), UNIFIED(from[i]), bytes[i], stream);
 	return code;
 }
 
