@@ -67,6 +67,12 @@ static __always_inline enum end end_of_side(__u32 tgid, const struct side *side)
 	return end_of(tgid, side->type == type_host ? side->host : side->device, side->type == type_host);
 }
 
+/* Where a side is: managed memory that a copy names as the host's is on the host's side. */
+static __always_inline enum end place_of(const struct side *side, enum end end)
+{
+	return side->type == type_host ? end_host : end;
+}
+
 static __always_inline enum direction direction_of(enum end source, enum end target)
 {
 	if (source < end_host && source != end_device)
@@ -151,6 +157,7 @@ static __always_inline void copy_described(__u32 tgid, const struct flight *call
 	bool flat = call->cookie.effect == effect_copy_2d;
 	__u64 at = call->arguments[0], extent[3] = {0, 0, 1};
 	struct side source, target;
+	enum end from, to;
 
 #define AT(member)                                                                                           \
 	((void *)(at + (flat ? offsetof(struct copy_2d, member) : offsetof(struct copy_3d, member))))
@@ -161,8 +168,10 @@ static __always_inline void copy_described(__u32 tgid, const struct flight *call
 		return;
 	}
 #undef AT
-	count_copy(tgid, extent[0] * extent[1] * extent[2], end_of_side(tgid, &source),
-		   end_of_side(tgid, &target), direction_unknown, outcome);
+	from = end_of_side(tgid, &source);
+	to = end_of_side(tgid, &target);
+	count_copy(tgid, extent[0] * extent[1] * extent[2], from, to,
+		   direction_of(place_of(&source, from), place_of(&target, to)), outcome);
 }
 
 /* A library of the process's own may take any number for a batch. */

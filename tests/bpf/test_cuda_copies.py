@@ -71,6 +71,7 @@ def copied(observed: Observed, pid: int) -> dict[tuple[str, str], int]:
         ("cuMemcpyHtoD_v2", "device, registered + 9998, 77", ("h2d", "pinned")),
         ("cuMemcpyHtoD_v2", "device, registered + 9999, 77", ("h2d", "pageable")),
         ("cuMemcpyHtoD_v2", "device, managed + 5, 77", ("h2d", "managed")),
+        ("cuMemcpyHtoD_v2", "device, device + 5, 77", ("h2d", "unknown")),
         ("cuMemcpyDtoH_v2", "pinned, device, 77", ("d2h", "pinned")),
         ("cuMemcpyDtoHAsync_v2", "plain, device, 77, 0", ("d2h", "pageable")),
         ("cuMemcpyDtoD_v2", "device, device + 4096, 77", ("d2d", "")),
@@ -194,6 +195,13 @@ class Copy(ctypes.Structure):
         ("type=2, device=device", "type=1, host=plain", ("d2h", "pageable")),
         ("type=3, array=1", "type=2, device=device", ("d2d", "")),
         ("type=4, device=pinned", "type=4, device=device", ("h2d", "pinned")),
+        ("type=4, device=managed", "type=4, device=device", ("unknown", "managed")),
+        ("type=1, host=managed", "type=2, device=device", ("h2d", "managed")),
+        ("type=2, device=device", "type=1, host=managed", ("d2h", "managed")),
+        ("type=1, host=managed", "type=1, host=plain", ("h2h", "pageable")),
+        ("type=1, host=managed", "type=4, device=device", ("h2d", "managed")),
+        ("type=1, host=device + 5", "type=2, device=device", ("h2d", "unknown")),
+        ("type=1, host=device + 5", "type=1, host=pinned", ("h2h", "unknown")),
     ],
 )
 @pytest.mark.parametrize(
