@@ -75,7 +75,12 @@ NUMBA = Release(
     "import numpy as np\nfrom numba import cuda",
 )
 BINDINGS = Release(
-    "cuda-bindings 13.5.0", ("cuda-bindings==13.5.0",), 13, 0.1, "from cuda.bindings import driver as cu"
+    "cuda-bindings 13.5.0",
+    ("cuda-bindings==13.5.0",),
+    13,
+    0.1,
+    "from cuda.bindings import driver as cu\n"
+    "def ok(result):\n    assert not result[0], result\n    return result[1] if len(result) == 2 else result[1:]",
 )
 TINYGRAD = Release(
     "tinygrad 0.14.0 (NVRTC 13.5)",

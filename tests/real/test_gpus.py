@@ -29,7 +29,6 @@ HELD = "gpu_process_memory_usage_bytes"
 OF_GPU = "hw_gpu_memory_usage_bytes"
 UTILIZATION, XIDS = "gpu_process_utilization_ratio", "gpu_xid_errors_total"
 WAITED = "gpu_cuda_sync_wait_seconds_sum"
-_CHECK = "def ok(result):\n    assert not result[0], result\n    return result[1] if len(result) == 2 else result[1:]\n"
 _ALLOCATE = {  # step(n) frees what the step before allocated, in part
     NUMBA: (
         "cuda.current_context(); held = []\n"
@@ -38,7 +37,7 @@ _ALLOCATE = {  # step(n) frees what the step before allocated, in part
         "    del held[n::2]; cuda.current_context().deallocations.clear()\n"
     ),
     BINDINGS: (
-        f"{_CHECK}ok(cu.cuInit(0)); context, held = ok(cu.cuCtxCreate(None, 0, 0)), []\n"
+        "ok(cu.cuInit(0)); context, held = ok(cu.cuCtxCreate(None, 0, 0)), []\n"
         "def step(n):\n"
         "    held.extend(ok(cu.cuMemAlloc(n * MIB + i)) for i in range(23))\n"
         "    for address in held[n::2]: ok(cu.cuMemFree(address))\n"
