@@ -11,6 +11,7 @@
 #include "memory.h"
 #include "pools.h"
 #include "spans.h"
+#include "streams.h"
 
 /* The effect of a call that succeeded. */
 static __always_inline void apply(const struct thread *thread, const struct flight *call, __u64 now,
@@ -90,6 +91,9 @@ static __always_inline void apply(const struct thread *thread, const struct flig
 	case effect_pool_destroy:
 		destroy_pool(thread, call);
 		break;
+	case effect_stream_create:
+		note_stream(thread, call);
+		break;
 	default:
 		break;
 	}
@@ -135,9 +139,12 @@ UPROBE(on_context)
 /* This and the next count the call, and serve on_return where it is attached. */
 UPROBE(on_enter)
 {
+	struct cookie cookie = cookie_of(ctx);
 	struct flight call = {};
 	struct thread thread;
 
+	if (cookie.effect == effect_stream_destroy && !passes_on(cookie.library))
+		forget_stream(bpf_get_current_pid_tgid() >> 32, PT_REGS_PARM1(ctx));
 	if (begin(ctx, &thread, &call))
 		remember(&thread, &call);
 	return 0;
@@ -256,6 +263,7 @@ int forget(void *ctx __attribute__((unused)))
 	drop_ended(primaries);
 	drop_ended(context_devices);
 	drop_ended(pools);
+	drop_ended(streams);
 	bpf_for_each_map_elem(&ended, drop_process, NULL, 0);
 	return 0;
 }

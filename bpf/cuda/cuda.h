@@ -57,6 +57,8 @@ enum effect {
 	effect_pool_of_device,	/* *arg0 a pool, of device arg1 */
 	effect_pool_import,	/* *arg0 a pool */
 	effect_pool_destroy,	/* arg0 */
+	effect_stream_create,	/* *arg0 */
+	effect_stream_destroy,	/* arg0 */
 } __attribute__((packed));
 
 RETURNING()
@@ -77,7 +79,7 @@ struct cookie {
 };
 
 /* `device` in keys: 0 while the process has used one device at most, else the ordinal + 1 of the device of the
- * thread's current context or of the memory's pool, or this where that is not known, or host memory. */
+ * thread's current context, or of the memory's pool or stream, or this where that is not known, or host memory. */
 #define DEVICE_UNKNOWN 0xffff
 
 struct call_key {
@@ -164,6 +166,7 @@ enum table {
 	table_primaries,
 	table_context_devices,
 	table_pools,
+	table_streams,
 	TABLES
 };
 

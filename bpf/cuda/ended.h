@@ -4,6 +4,7 @@
 #include "calls.h"
 #include "contexts.h"
 #include "pools.h"
+#include "streams.h"
 
 static long drop_flight(void *map, const struct thread *at, const struct flight *value, void *unused)
 {
@@ -28,6 +29,7 @@ static long drop_context(void *map, const __u64 *at, const void *value, void *un
 DROP(primaries, struct device)
 DROP(context_devices, struct context)
 DROP(pools, struct pool_key)
+DROP(streams, struct stream_key)
 
 static long add_live(void *map, const __u32 *tgid, const void *value, __u64 *rows)
 {

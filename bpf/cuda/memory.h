@@ -7,6 +7,7 @@
 #include "live.h"
 #include "pools.h"
 #include "spans.h"
+#include "streams.h"
 
 /* What cudaMalloc3D fills in, and is given by value (driver_types.h). */
 struct pitched {
@@ -57,6 +58,15 @@ static __always_inline __u16 device_of_handle(__u64 properties, __u16 current)
 	return on_device(&location) ? location.id + 1 : current;
 }
 
+/* Stream-ordered memory lies where the pool that the call names does, or the stream. */
+static __always_inline void locate(__u32 tgid, const struct flight *call, enum memory *memory, __u16 *device)
+{
+	if (call->cookie.effect == effect_allocate_from)
+		locate_in_pool(tgid, call, memory, device);
+	else if (call->cookie.memory == memory_pool && *device)
+		*device = device_of_stream(tgid, call->arguments[2], *device);
+}
+
 static __always_inline __u32 stack_of(const struct thread *thread)
 {
 	__u32 *id = bpf_map_lookup_elem(&stack_ids, thread), taken = id ? *id : 0;
@@ -101,8 +111,7 @@ static __always_inline void send_out_of_memory(const struct thread *thread, cons
 				    .device = device_of(thread_id(thread)),
 				    .api = call->cookie.api,
 				    .failed = 1};
-	if (effect == effect_allocate_from)
-		locate_in_pool(thread->tgid, call, &sent->memory, &sent->device);
+	locate(thread->tgid, call, &sent->memory, &sent->device);
 	bpf_ringbuf_submit(sent, BPF_RB_FORCE_WAKEUP);
 }
 
@@ -141,10 +150,8 @@ static __always_inline void allocate(const struct thread *thread, const struct f
 	/* Destroying a context frees neither handles nor pools (cuda.h, cuCtxDestroy). */
 	if (!handle)
 		new.owner = pooled ? NO_CONTEXT : current_context(thread);
-	if (call->cookie.effect == effect_allocate_from) {
-		locate_in_pool(thread->tgid, call, &new.memory, &new.device);
-		outcome->memory = new.memory;
-	}
+	locate(thread->tgid, call, &new.memory, &new.device);
+	outcome->memory = new.memory;
 	outcome->device = new.device;
 	if (profiled)
 		new.stack = stack_of(thread);

@@ -138,6 +138,8 @@ _DRIVER = (
     *_all("cuMemMap", "on_enter", effect="map", memory="vmm"),
     *_all("cuMemUnmap", "on_enter", effect="unmap", memory="vmm"),
     *_all("cuMemRelease", "on_free", effect="release", memory="vmm"),
+    *_all("cuStreamCreate cuStreamCreateWithPriority", "on_enter", effect="stream_create"),
+    *_all("cuStreamDestroy cuStreamDestroy_v2", "on_enter", effect="stream_destroy"),
     *_all("cuArrayCreate_v2 cuArray3DCreate_v2 cuMipmappedArrayCreate", "on_enter"),
     *_all("cuArrayDestroy cuMipmappedArrayDestroy", "on_enter"),
     *_copies("cuMemcpy", "_ptds"),
@@ -241,7 +243,10 @@ UNCOVERED = {
         "the 32-bit interface from before CUDA 3.2, which nothing built since calls"
     ),
     r"cuCtx(Create|Destroy|PushCurrent|PopCurrent|Attach|Detach)": "the interface from before CUDA 4.0",
-    r"cuGreenCtx\w*|cuCtxFromGreenCtx": "green contexts: memory allocated in one is taken for its parent's",
+    r"cuGreenCtx\w*|cuCtxFromGreenCtx": (
+        "green contexts: memory allocated in one is taken for its parent's; the device of their streams is not known"
+    ),
+    r"cudaStream(Create|Destroy)\w*": "ends in the driver, where streams are followed",
     r"cuFabricCpyBatchAsync(_ptsz)?": "copies between nodes: its operations are opaque",
 }
 """Symbols that sound like the hooked ones and are not, by pattern, with the reason."""
@@ -249,7 +254,7 @@ UNCOVERED = {
 _SOUNDS_LIKE = (
     r"_*cu(da)?\w*(Malloc|Alloc(?!ation)|Free(?!ze)|Launch|Memcpy|Cpy|Synchronize|Host(Un)?[Rr]egister)\w*"
     r"|cuMem\w+|cuDevice(Get|Set)(Default)?MemPool|cuCtx(Create|Destroy|SetCurrent|Push|Pop)\w*|cuDevicePrimaryCtx(Retain|Release|Reset)\w*"
-    r"|cuda(DeviceReset|ThreadExit)\w*|cu(Mipmapped)?Array(3D)?(Create|Destroy)\w*"
+    r"|cu(da)?Stream(Create|Destroy)\w*|cuda(DeviceReset|ThreadExit)\w*|cu(Mipmapped)?Array(3D)?(Create|Destroy)\w*"
 )
 _COVERABLE = rf"(?!(?:{'|'.join(UNCOVERED)})$)(?:{_SOUNDS_LIKE})"
 COVERABLE = re.compile(_COVERABLE)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
-from exporter.nvml.gpus import Gpus
-from exporter.nvml.snapshot import Gpu, GpuProcess, GpuSnapshot, Readings
+from tests.bpf.cuda_gpus import Node, by_gpu
 from tests.bpf.cuda_node import MIB, Script, build_standins, observe, started
 from tests.bpf.observed import Observed
 from tests.support import until
-from tests.unit.resolve.gpus import WHOLE, gpu, snapshot
+from tests.unit.resolve.gpus import WHOLE
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="CUDA work by GPU", on="stand-in")]
 
@@ -39,25 +37,6 @@ def standins() -> None:
     build_standins()
 
 
-class Node:
-    """NVML of our own: four GPUs of 80 GiB, and on which of them it lists which process, with how many bytes.
-
-    The collector's start waits for the memory of all of them.
-    """
-
-    def __init__(self) -> None:
-        self.gpus, self.listed = Gpus(), dict[int, dict[int, int]]()
-        self.gpus.serve(self.snapshot, lambda seconds: True)
-
-    def snapshot(self) -> GpuSnapshot:
-        return snapshot(*map(self._gpu, range(4)))
-
-    def _gpu(self, index: int) -> Gpu:
-        on = tuple(GpuProcess(pid, "compute", on[index]) for pid, on in self.listed.items() if index in on)
-        listed = gpu(index, processes=on)
-        return replace(listed, sets={**listed.sets, "fast": Readings(0.0, {"memory_bytes": 80 << 30})})
-
-
 @pytest.fixture
 def node() -> Node:
     return Node()
@@ -75,16 +54,6 @@ def job(observed: Observed, node: Node) -> Iterator[Script]:
     with started(observed, Script()), started(observed, Script()) as it:
         it.run(f"def launch(): assert {LAUNCH} == 0")
         yield it
-
-
-def by_gpu(observed: Observed, metric: str, job: Script, **labels: str) -> dict[str, object]:
-    """The values of a metric by GPU, "" where it is not known."""
-    from exporter.views.prometheus import name
-
-    wanted = labels | {"pid": str(job.pid)}
-    found = [it for it in observed.samples() if name(it.metric) == metric and wanted.items() <= it.labels.items()]
-    assert len(found) == len({it.labels.get("gpu_uuid", "") for it in found})
-    return {it.labels.get("gpu", ""): it.value for it in found}
 
 
 def test_one_gpu(observed: Observed, node: Node, job: Script) -> None:

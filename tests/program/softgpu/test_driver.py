@@ -85,6 +85,18 @@ def test_pool_of_a_gpu(start: Start) -> None:
     assert {"pool": 10 << 20} == process.counts.memory
 
 
+def test_stream_of_another_gpu(start: Start) -> None:
+    """cuMemAllocAsync takes from the pool of the stream's GPU, of the current context's for the default streams."""
+    process = start()
+    process.run(
+        "one = context(0); two = context(1); stream = new(vp, cu.cuStreamCreate, 0); ok(cu.cuCtxSetCurrent(one))\n"
+        "held = [new(u64, cu.cuMemAllocAsync, size(many * MIB), at) for many, at in ((3, stream), (5, None))]"
+    )
+    assert {0: 5 << 20, 1: 3 << 20} == process.counts.gpus
+    process.run("for it in held: ok(cu.cuMemFreeAsync(it, None))")
+    assert {0: 0, 1: 0} == process.counts.gpus
+
+
 @pytest.mark.parametrize("kind", ["Module", "Library"])
 def test_variables(start: Start, tmp_path: Path, kind: str) -> None:
     """Variables of a module have the sizes and contents of its image, and are no allocations."""

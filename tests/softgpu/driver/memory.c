@@ -156,7 +156,7 @@ static CUresult allocate_of(CUmemoryPool pool, CUdeviceptr *address, size_t byte
 }
 
 BOTH(cuMemAllocAsync, _ptsz, (CUdeviceptr * address, size_t bytes, CUstream stream),
-     ((void)stream, allocate_of(current() ? pool_of_device(current()->device) : NULL, address, bytes)))
+     allocate_of(current() ? pool_of_device(device_of_stream(stream)) : NULL, address, bytes))
 BOTH(cuMemAllocFromPoolAsync, _ptsz, (CUdeviceptr * address, size_t bytes, CUmemoryPool pool, CUstream stream),
      ((void)stream, allocate_of(pool, address, bytes)))
 BOTH(cuMemFreeAsync, _ptsz, (CUdeviceptr address, CUstream stream), ((void)stream, release(address, OF_DEVICE)))

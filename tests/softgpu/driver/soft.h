@@ -104,6 +104,7 @@ struct stream {
 uint64_t now(void);
 void sleep_until(uint64_t at);
 uint64_t stream_end(CUstream stream);
+CUdevice device_of_stream(CUstream stream);
 uint64_t kernel_ns(void);
 void occupy(CUstream stream, uint64_t ns);
 void delay(CUstream stream, uint64_t until);

@@ -35,6 +35,11 @@ static struct stream *own(CUstream stream)
 	return (uintptr_t)stream > 2 ? stream : NULL;
 }
 
+CUdevice device_of_stream(CUstream stream)
+{
+	return (own(stream) && !HOLLOW ? stream->context : current())->device;
+}
+
 static uint64_t *end_of(CUstream stream)
 {
 	static __thread uint64_t of_thread[MAX_DEVICES];

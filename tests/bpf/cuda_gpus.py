@@ -1,0 +1,39 @@
+"""GPUs for the CUDA collector, and the values of its metrics by GPU, for tests."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from exporter.nvml.gpus import Gpus
+from exporter.nvml.snapshot import Gpu, GpuProcess, GpuSnapshot, Readings
+from exporter.views.prometheus import name
+from tests.bpf.cuda_node import Script
+from tests.bpf.observed import Observed
+from tests.unit.resolve.gpus import gpu, snapshot
+
+
+class Node:
+    """NVML of our own: four GPUs of 80 GiB, and on which of them it lists which process, with how many bytes.
+
+    The collector's start waits for the memory of all of them.
+    """
+
+    def __init__(self) -> None:
+        self.gpus, self.listed = Gpus(), dict[int, dict[int, int]]()
+        self.gpus.serve(self.snapshot, lambda seconds: True)
+
+    def snapshot(self) -> GpuSnapshot:
+        return snapshot(*map(self._gpu, range(4)))
+
+    def _gpu(self, index: int) -> Gpu:
+        on = tuple(GpuProcess(pid, "compute", on[index]) for pid, on in self.listed.items() if index in on)
+        listed = gpu(index, processes=on)
+        return replace(listed, sets={**listed.sets, "fast": Readings(0.0, {"memory_bytes": 80 << 30})})
+
+
+def by_gpu(observed: Observed, metric: str, job: Script, **labels: str) -> dict[str, object]:
+    """The values of a metric by GPU, "" where it is not known."""
+    wanted = labels | {"pid": str(job.pid)}
+    found = [it for it in observed.samples() if name(it.metric) == metric and wanted.items() <= it.labels.items()]
+    assert len(found) == len({it.labels.get("gpu_uuid", "") for it in found})
+    return {it.labels.get("gpu", ""): it.value for it in found}
