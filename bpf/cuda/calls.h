@@ -33,7 +33,8 @@ static __always_inline bool is_current(const struct flight *call)
 static __always_inline bool changes_memory(enum effect effect)
 {
 	return (effect >= effect_allocate && effect <= effect_release) ||
-	       (effect >= effect_context_create && effect <= effect_device_reset);
+	       (effect >= effect_context_create && effect <= effect_device_reset) ||
+	       effect >= effect_capture_begin;
 }
 
 /* What the call does is not seen. */

@@ -94,6 +94,9 @@ static __always_inline void apply(const struct thread *thread, const struct flig
 	case effect_stream_create:
 		note_stream(thread, call);
 		break;
+	case effect_capture_begin:
+		begin_capture(thread, call->arguments[0]);
+		break;
 	default:
 		break;
 	}
@@ -145,8 +148,11 @@ UPROBE(on_enter)
 
 	if (cookie.effect == effect_stream_destroy && !passes_on(cookie.library))
 		forget_stream(bpf_get_current_pid_tgid() >> 32, PT_REGS_PARM1(ctx));
-	if (begin(ctx, &thread, &call))
-		remember(&thread, &call);
+	if (!begin(ctx, &thread, &call))
+		return 0;
+	if (allocates_in_graph(&thread, &call))
+		call.cookie.effect = effect_none;
+	remember(&thread, &call);
 	return 0;
 }
 
@@ -158,6 +164,8 @@ UPROBE(on_free)
 	if (!begin(ctx, &thread, &call))
 		return 0;
 	take(&thread, &call);
+	if (frees_in_graph(&thread, &call))
+		call.cookie.effect = effect_none;
 	if (!remember(&thread, &call))
 		put_back(&thread, &call);
 	return 0;
@@ -171,6 +179,7 @@ AT_RETURN(on_return)
 	struct outcome outcome = {};
 	__s32 code = PT_REGS_RC(ctx);
 	__u64 now = bpf_ktime_get_ns();
+	struct stream_key stream;
 
 	if (!call || call->cookie.api != cookie.api || call->sp + RETURN_POPS != PT_REGS_SP(ctx) ||
 	    !is_current(call))
@@ -179,6 +188,10 @@ AT_RETURN(on_return)
 		apply(&thread, call, now, &outcome);
 	else if (cookie.effect == effect_free || cookie.effect == effect_release)
 		put_back(&thread, call);
+	if (cookie.effect == effect_capture_end && has_ended_capture(code)) {
+		stream = captured_key(&thread, call->arguments[0]);
+		end_capture(&stream);
+	}
 	if (cookie.effect == effect_wait)
 		count_wait(&thread, cookie.api, now - call->start_ns);
 	if (code)
@@ -264,6 +277,7 @@ int forget(void *ctx __attribute__((unused)))
 	drop_ended(context_devices);
 	drop_ended(pools);
 	drop_ended(streams);
+	drop_ended(captured);
 	bpf_for_each_map_elem(&ended, drop_process, NULL, 0);
 	return 0;
 }

@@ -59,6 +59,8 @@ enum effect {
 	effect_pool_destroy,	/* arg0 */
 	effect_stream_create,	/* *arg0 */
 	effect_stream_destroy,	/* arg0 */
+	effect_capture_begin,	/* of stream arg0 */
+	effect_capture_end,	/* of stream arg0 */
 } __attribute__((packed));
 
 RETURNING()
@@ -146,7 +148,8 @@ struct live {
 	__u32 refs;	/* of a handle: creation and retentions not yet released */
 	__u32 mappings; /* of a handle */
 	enum memory memory;
-	__u8 doubtful; /* whether a context has ended that may have taken it along */
+	__u8
+	    doubtful; /* a context has ended that may have taken it along, or it may be a graph's and no memory */
 	__u16 device;
 	__u32 stack; /* the number of the stack that allocated it, 0 if none was taken */
 };
@@ -167,6 +170,7 @@ enum table {
 	table_context_devices,
 	table_pools,
 	table_streams,
+	table_captured,
 	TABLES
 };
 
@@ -195,7 +199,7 @@ struct total {
 	__u64 freed;
 	__u64 implicit;	       /* freed by something else than a call that frees */
 	__u64 untracked;       /* allocated without a row of `live`: their frees will not be seen */
-	__u64 doubtful;	       /* in rows, but perhaps gone with a context */
+	__u64 doubtful;	       /* in rows, but perhaps gone with a context, or of a graph */
 	__u64 unmatched_frees; /* frees of what was not seen allocated */
 };
 MAP(totals, HASH, struct total_key, struct total, 8192);

@@ -30,6 +30,7 @@ DROP(primaries, struct device)
 DROP(context_devices, struct context)
 DROP(pools, struct pool_key)
 DROP(streams, struct stream_key)
+DROP(captured, struct stream_key)
 
 static long add_live(void *map, const __u32 *tgid, const void *value, __u64 *rows)
 {

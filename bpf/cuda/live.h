@@ -102,10 +102,13 @@ static __always_inline void hold(const struct live_key *key, const struct live *
 		return;
 	}
 	add(&total->allocated, new->bytes);
-	if (key->address && put_row(key, new))
-		put_place(key, new);
-	else
+	if (!key->address || !put_row(key, new)) {
 		lose(key, new);
+		return;
+	}
+	put_place(key, new);
+	if (new->doubtful)
+		add(&total->doubtful, new->bytes);
 }
 
 struct sweep {

@@ -153,6 +153,8 @@ static __always_inline void allocate(const struct thread *thread, const struct f
 	locate(thread->tgid, call, &new.memory, &new.device);
 	outcome->memory = new.memory;
 	outcome->device = new.device;
+	/* On a stream that has joined a capture by an event it is a node of the graph. */
+	new.doubtful = pooled &&captures_of(thread->tgid);
 	if (profiled)
 		new.stack = stack_of(thread);
 	hold(&key, &new);

@@ -11,7 +11,7 @@ static void replace_program(__u32 tgid);
 struct thread;
 static void leave_place(const struct thread *thread);
 #define LEFT(thread) leave_place(thread)
-#define SHARED_TABLES table_places, table_streams,
+#define SHARED_TABLES table_places, table_streams, table_captured,
 #include "../call.bpf.h"
 
 PASSING()
@@ -45,10 +45,12 @@ enum effect {
 	effect_copy_unsized,   /* a copy of which the bytes are not read */
 	effect_wait,
 	effect_reset,
-	effect_set_device,    /* to arg0, for the thread */
-	effect_context,	      /* of the thread: sets its device */
-	effect_stream_create, /* *arg0, on the thread's device */
-	effect_stream_destroy /* arg0 */
+	effect_set_device,     /* to arg0, for the thread */
+	effect_context,	       /* of the thread: sets its device */
+	effect_stream_create,  /* *arg0, on the thread's device */
+	effect_stream_destroy, /* arg0 */
+	effect_capture_begin,  /* of stream arg0 */
+	effect_capture_end     /* of stream arg0 */
 } __attribute__((packed));
 
 struct function {
@@ -179,7 +181,12 @@ struct function {
 	F(hipStreamCreateWithFlags, effect_stream_create)                                                    \
 	F(hipStreamCreateWithPriority, effect_stream_create)                                                 \
 	F(hipExtStreamCreateWithCUMask, effect_stream_create)                                                \
-	F(hipStreamDestroy, effect_stream_destroy)
+	F(hipStreamDestroy, effect_stream_destroy)                                                           \
+	F(hipStreamBeginCapture, effect_capture_begin)                                                       \
+	F(hipStreamBeginCapture_spt, effect_capture_begin)                                                   \
+	F(hipStreamBeginCaptureToGraph, effect_capture_begin)                                                \
+	F(hipStreamEndCapture, effect_capture_end)                                                           \
+	F(hipStreamEndCapture_spt, effect_capture_end)
 
 #define LAUNCHES(F)                                                                                          \
 	F(hipLaunchKernel, STREAM_AT(7))                                                                     \

@@ -2,6 +2,7 @@
 /* Calls of AMD's HIP runtime. Launches are counted where they are called, since they do not block; all others where they
  * return, with what they did if they succeeded. */
 #include "arguments.h"
+#include "captures.h"
 #include "linked.h"
 #include "memory.h"
 
@@ -106,8 +107,15 @@ static __always_inline void prepare(struct pt_regs *ctx, const struct function *
 	case effect_allocate_extent:
 		call->arguments[2] = rows_of(ctx);
 		break;
+	case effect_allocate:
+		if (function->memory == memory_pool)
+			allocate_in_order(ctx, call, function->stream == STREAMS_SEVERAL ? 3 : 2);
+		break;
 	case effect_free:
-		take(call);
+		if (function->memory == memory_pool)
+			free_in_order(call);
+		else
+			take(call);
 		break;
 	case effect_copy:
 		call->arguments[0] = copied_rows(ctx, function, &direction);
@@ -163,7 +171,8 @@ static __always_inline void allocated(const struct call *call, const struct func
 
 static __always_inline bool changes_memory(enum effect effect)
 {
-	return (effect >= effect_allocate && effect <= effect_free) || effect == effect_reset;
+	return (effect >= effect_allocate && effect <= effect_free) || effect == effect_reset ||
+	       effect >= effect_capture_begin;
 }
 
 /* A call did not return: its thread has ended in it, or left it by longjmp. What it did is not known. */
@@ -202,8 +211,10 @@ UPROBE(on_enter)
 	count = lookup_or_init(calls, &key, &none);
 	if (count)
 		add(count, 1);
-	if (function->effect == effect_stream_destroy)
+	if (function->effect == effect_stream_destroy) {
 		forget_stream(call.arguments[0]);
+		end_capture(&call.thread, call.arguments[0]);
+	}
 	row = call.returning ? flight_of(in_flight, &call.thread) : NULL;
 	if (row && before)
 		abandon(&left);
@@ -241,6 +252,8 @@ AT_RETURN(on_return)
 			put_back(&call);
 		else
 			complete_free(&call, function->memory);
+	} else if (function->effect == effect_capture_end && has_ended_capture(code)) {
+		end_capture(&call.thread, call.arguments[0]);
 	} else if (code) {
 		return 0;
 	} else if (function->effect >= effect_allocate && function->effect <= effect_register) {
@@ -253,6 +266,8 @@ AT_RETURN(on_return)
 		place(call.thread.tgid, call.thread.tid, device_of_ordinal(call.arguments[0]));
 	} else if (function->effect == effect_stream_create) {
 		made_stream(&call);
+	} else if (function->effect == effect_capture_begin) {
+		begin_capture(&call);
 	}
 	return 0;
 }
@@ -298,7 +313,7 @@ UPROBE(on_launch_of_one)
 	return is_linked(tgid) ? count_launch(ctx, tgid) : 0;
 }
 
-FORGET(drop_ended(live); FORGET_DEVICES();)
+FORGET(drop_ended(live); drop_ended(captured); FORGET_DEVICES();)
 
 /* Run as `forget` is: a process was there before the probes. */
 SEC("raw_tp")

@@ -140,6 +140,13 @@ _DRIVER = (
     *_all("cuMemRelease", "on_free", effect="release", memory="vmm"),
     *_all("cuStreamCreate cuStreamCreateWithPriority", "on_enter", effect="stream_create"),
     *_all("cuStreamDestroy cuStreamDestroy_v2", "on_enter", effect="stream_destroy"),
+    *_all(
+        "cuStreamBeginCapture cuStreamBeginCapture_v2 cuStreamBeginCaptureToGraph cuStreamBeginRecaptureToGraph",
+        "on_enter",
+        "_ptsz",
+        effect="capture_begin",
+    ),
+    *_all("cuStreamEndCapture", "on_enter", "_ptsz", effect="capture_end"),
     *_all("cuArrayCreate_v2 cuArray3DCreate_v2 cuMipmappedArrayCreate", "on_enter"),
     *_all("cuArrayDestroy cuMipmappedArrayDestroy", "on_enter"),
     *_copies("cuMemcpy", "_ptds"),
@@ -195,6 +202,13 @@ _RUNTIME = (
     *_all("cudaFreeAsync", "on_free", "_ptsz", effect="free", memory="pool"),
     *_all("cudaFreeHost cudaHostUnregister", "on_free", effect="free", memory="pinned_host"),
     *_all(
+        "cudaStreamBeginCapture cudaStreamBeginCaptureToGraph cudaStreamBeginRecaptureToGraph",
+        "on_enter",
+        "_ptsz",
+        effect="capture_begin",
+    ),
+    *_all("cudaStreamEndCapture", "on_enter", "_ptsz", effect="capture_end"),
+    *_all(
         "cudaMallocArray cudaMalloc3DArray cudaMallocMipmappedArray cudaFreeArray cudaFreeMipmappedArray", "on_enter"
     ),
     # Bytes of copies are counted in the driver, where each of these ends.
@@ -247,6 +261,7 @@ UNCOVERED = {
         "green contexts: memory allocated in one is taken for its parent's; the device of their streams is not known"
     ),
     r"cudaStream(Create|Destroy)\w*": "ends in the driver, where streams are followed",
+    r"cuStream(Begin|End)CaptureToCig(_ptsz)?": "captures for a graphics interface",
     r"cuFabricCpyBatchAsync(_ptsz)?": "copies between nodes: its operations are opaque",
 }
 """Symbols that sound like the hooked ones and are not, by pattern, with the reason."""
@@ -254,7 +269,7 @@ UNCOVERED = {
 _SOUNDS_LIKE = (
     r"_*cu(da)?\w*(Malloc|Alloc(?!ation)|Free(?!ze)|Launch|Memcpy|Cpy|Synchronize|Host(Un)?[Rr]egister)\w*"
     r"|cuMem\w+|cuDevice(Get|Set)(Default)?MemPool|cuCtx(Create|Destroy|SetCurrent|Push|Pop)\w*|cuDevicePrimaryCtx(Retain|Release|Reset)\w*"
-    r"|cu(da)?Stream(Create|Destroy)\w*|cuda(DeviceReset|ThreadExit)\w*|cu(Mipmapped)?Array(3D)?(Create|Destroy)\w*"
+    r"|cu(da)?Stream(Create|Destroy|BeginCapture|BeginRecapture|EndCapture)\w*|cuda(DeviceReset|ThreadExit)\w*|cu(Mipmapped)?Array(3D)?(Create|Destroy)\w*"
 )
 _COVERABLE = rf"(?!(?:{'|'.join(UNCOVERED)})$)(?:{_SOUNDS_LIKE})"
 COVERABLE = re.compile(_COVERABLE)

@@ -343,3 +343,28 @@ def test_names_of_cxx() -> None:
     """A symbol of C++ is reported as its function."""
     assert "hipExtModuleLaunchKernel" == function(EXTENDED)
     assert "hipMalloc" == function("hipMalloc")
+
+
+@standin
+def test_captures(observed: Observed, job: HipScript) -> None:
+    """Stream-ordered allocations and frees on a captured stream are calls, and no bytes."""
+    job.run(
+        "stream = new(lib.hipStreamCreate); memory = new(lib.hipMallocAsync, size(1000), stream)\n"
+        "lib.hipStreamBeginCapture(stream, 0); node = new(lib.hipMallocAsync, size(4000), stream)\n"
+        "lib.hipFreeAsync(node, stream); lib.hipStreamEndCapture(stream, None)\n"
+        "lib.hipStreamBeginCapture(stream, 0); lib.hipStreamDestroy(stream); new(lib.hipMallocAsync, size(23), None)"
+    )
+    assert {"pool": 1023} == observed.by(USED, job.pid, "memory")
+    assert 3 == observed.value(CALLS, job.pid, api="hipMallocAsync")
+    job.run("lib.hipFreeAsync(memory, None)")
+    assert {"pool": 23} == observed.by(USED, job.pid, "memory")
+    assert {} == observed.values(UNSEEN, job.pid)
+
+
+@standin
+def test_another_stream_during_a_capture(observed: Observed, job: HipScript) -> None:
+    """What another stream allocates meanwhile may be a node of the graph: bytes in use are absent from then on."""
+    job.run("stream = new(lib.hipStreamCreate); new(lib.hipMalloc, size(1000)); lib.hipStreamBeginCapture(stream, 0)")
+    assert {"device": 1000} == observed.by(USED, job.pid, "memory")
+    job.run("new(lib.hipMallocAsync, size(4000), None)")
+    assert {} == observed.by(USED, job.pid, "memory")

@@ -134,12 +134,18 @@ def test_expandable_segments(release: Release, exporter: Exporter, folder: Path,
 
 
 def test_malloc_async(release: Release, exporter: Exporter, folder: Path, ran: Ran) -> None:
-    """The cudaMallocAsync backend: bytes in use are those of `memory_allocated()`."""
+    """The cudaMallocAsync backend: bytes in use are those of `memory_allocated()`, without a graph's.""" ""
     with Job(release, folder, PYTORCH_CUDA_ALLOC_CONF="backend:cudaMallocAsync") as job:
         assert "cudaMallocAsync" == job.run("out = torch.cuda.get_allocator_backend()")
         allocated = job.run(
             "held = [torch.empty(1 + n * 99991 % MIB, device='cuda') for n in range(500)]; del held[::3]\n"
             "torch.cuda.synchronize(); out = torch.cuda.memory_allocated()"
+        )
+        assert {"pool": allocated} == memory(exporter, job)
+        job.run(
+            "graph = torch.cuda.CUDAGraph()\n"
+            "with torch.cuda.graph(graph): made = torch.empty(100 * MIB, dtype=torch.uint8, device='cuda').fill_(1)\n"
+            "graph.replay(); torch.cuda.synchronize()"
         )
         assert {"pool": allocated} == memory(exporter, job)
         ran(job)

@@ -147,6 +147,8 @@ hipError_t hipExtMallocWithFlags(void **at, size_t size, unsigned flags) { (void
 hipError_t hipMallocManaged(void **at, size_t size, unsigned flags) { (void)flags; return allocating(at, size); }
 hipError_t hipMallocFromPoolAsync(void **at, size_t size, void *pool, hipStream_t stream) { (void)pool, (void)stream; return allocating(at, size); }
 hipError_t hipMallocAsync(void **at, size_t size, hipStream_t stream) { (void)stream; return allocating(at, size); }
+hipError_t hipStreamBeginCapture(hipStream_t stream, int mode) { (void)stream, (void)mode; return failing(); }
+hipError_t hipStreamEndCapture(hipStream_t stream, void **graph) { (void)stream, (void)graph; return failing(); }
 hipError_t hipHostMalloc(void **at, size_t size, unsigned flags) { (void)flags; return allocating(at, size); }
 hipError_t hipMemAllocHost(void **at, size_t size) { return hipHostMalloc(at, size, 0); }
 hipError_t hipHostRegister(void *at, size_t size, unsigned flags) { (void)at, (void)size, (void)flags; return failing(); }

@@ -97,6 +97,25 @@ def test_stream_of_another_gpu(start: Start) -> None:
     assert {0: 0, 1: 0} == process.counts.gpus
 
 
+def test_memory_of_graphs(start: Start) -> None:
+    """Allocations and frees in a capture are nodes; the first launch takes their memory, until the graph's end."""
+    process = start()
+    process.run(
+        "context(); stream = new(vp, cu.cuStreamCreate, 0); ok(cu.cuStreamBeginCapture_v2(stream, 0)); graph = vp()\n"
+        "held = [new(u64, cu.cuMemAllocAsync, size(many * MIB), stream) for many in (3, 5)]\n"
+        "ok(cu.cuMemFreeAsync(held[0], stream)); ok(cu.cuStreamEndCapture(stream, C.byref(graph)))\n"
+        "nodes = (vp * 9)(); many = size(9); ok(cu.cuGraphGetNodes(graph, nodes, C.byref(many)))\n"
+        "executable = new(vp, cu.cuGraphInstantiateWithFlags, graph, C.c_ulonglong(0))"
+    )
+    kinds = "out = sorted(new(C.c_int, lambda to, it: cu.cuGraphNodeGetType(it, to), vp(it)).value for it in nodes[:3])"
+    assert [10, 10, 11] == process.run(kinds)
+    assert ({}, {}) == (process.counts.memory, process.counts.gpus)
+    process.run("for _ in range(2): ok(cu.cuGraphLaunch(executable, stream)); ok(cu.cuMemFreeAsync(held[1], stream))")
+    assert ({}, {0: 8 << 20}) == (process.counts.memory, process.counts.gpus)
+    process.run("ok(cu.cuGraphExecDestroy(executable)); ok(cu.cuGraphDestroy(graph))")
+    assert {0: 0} == process.counts.gpus
+
+
 @pytest.mark.parametrize("kind", ["Module", "Library"])
 def test_variables(start: Start, tmp_path: Path, kind: str) -> None:
     """Variables of a module have the sizes and contents of its image, and are no allocations."""

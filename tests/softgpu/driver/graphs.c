@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A graph is a list of kinds of nodes: its launch takes the time of its kernels and does nothing else. */
+/* A graph is a list of kinds of nodes: its launch takes the time of its kernels, and the first one the memory of its
+ * allocations, until the executable is destroyed. */
 #include <stdlib.h>
 #include "soft.h"
 
@@ -7,12 +8,18 @@ struct node {
 	int type;
 	struct node *next;
 };
+struct work {
+	size_t kernels;
+	uint64_t bytes[MAX_DEVICES];
+};
 struct graph {
-	size_t nodes, kernels;
+	size_t nodes;
+	struct work work;
 	struct node *first;
 };
 struct executable {
-	size_t kernels;
+	struct work work;
+	int launched;
 };
 
 static CUgraphNode add_node(CUgraph graph, int type)
@@ -22,15 +29,25 @@ static CUgraphNode add_node(CUgraph graph, int type)
 	*node = (struct node){type, graph->first};
 	graph->first = node;
 	graph->nodes++;
-	graph->kernels += type == NODE_KERNEL;
+	graph->work.kernels += type == NODE_KERNEL;
 	return node;
+}
+
+int is_captured(CUstream stream)
+{
+	return (uintptr_t)stream > 2 && stream->graph;
 }
 
 int captured(CUstream stream, int type)
 {
-	CUgraph graph = (uintptr_t)stream > 2 ? stream->graph : NULL;
+	return is_captured(stream) && add_node(stream->graph, type);
+}
 
-	return graph && add_node(graph, type);
+void add_allocation(CUstream stream, int device, uint64_t bytes)
+{
+	add_node(stream->graph, NODE_ALLOCATION);
+	if (device >= 0)
+		stream->graph->work.bytes[device] += bytes;
 }
 
 API CUresult cuGraphCreate(CUgraph *graph, unsigned flags)
@@ -91,13 +108,13 @@ API CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec executable, CUgraphNode 
 	return COUNTED(SUCCESS);
 }
 
-static CUresult begin(CUstream stream)
+static CUresult begin(CUstream stream, CUgraph into)
 {
 	if ((uintptr_t)stream <= 2)
 		return CAPTURE_UNSUPPORTED;
 	if (stream->graph)
 		return ILLEGAL_STATE;
-	stream->graph = calloc(1, sizeof(*stream->graph));
+	stream->graph = into ?: calloc(1, sizeof(*into));
 	return SUCCESS;
 }
 
@@ -127,7 +144,11 @@ static CUresult describe(CUstream stream, int *status, uint64_t *id, CUgraph *gr
 	return SUCCESS;
 }
 
-BOTH(cuStreamBeginCapture_v2, _ptsz, (CUstream stream, int mode), ((void)mode, begin(stream)))
+BOTH(cuStreamBeginCapture, _ptsz, (CUstream stream), begin(stream, NULL))
+BOTH(cuStreamBeginCapture_v2, _ptsz, (CUstream stream, int mode), ((void)mode, begin(stream, NULL)))
+BOTH(cuStreamBeginCaptureToGraph, _ptsz,
+     (CUstream stream, CUgraph graph, const CUgraphNode *after, const void *edges, size_t count_, int mode),
+     ((void)after, (void)edges, (void)count_, (void)mode, begin(stream, graph)))
 BOTH(cuStreamEndCapture, _ptsz, (CUstream stream, CUgraph *graph), end(stream, graph))
 BOTH(cuStreamIsCapturing, _ptsz, (CUstream stream, int *status), describe(stream, status, NULL, NULL, NULL, NULL))
 BOTH(cuStreamGetCaptureInfo_v2, _ptsz,
@@ -167,7 +188,7 @@ API CUresult cuGraphNodeGetType(CUgraphNode node, int *type)
 static CUresult instantiate(CUgraphExec *executable, CUgraph graph)
 {
 	*executable = calloc(1, sizeof(**executable));
-	(*executable)->kernels = graph->kernels;
+	(*executable)->work = graph->work;
 	return SUCCESS;
 }
 
@@ -185,6 +206,24 @@ API CUresult cuGraphInstantiateWithFlags(CUgraphExec *executable, CUgraph graph,
 	return COUNTED(instantiate(executable, graph));
 }
 
+static void give_work(const struct work *work, int devices)
+{
+	for (int device = 0; device < devices; device++)
+		if (work->bytes[device])
+			give_back(device, work->bytes[device]);
+}
+
+static int take_work(const struct work *work)
+{
+	for (int device = 0; device < MAX_DEVICES; device++) {
+		if (!work->bytes[device] || reserve(device, work->bytes[device]))
+			continue;
+		give_work(work, device);
+		return 0;
+	}
+	return 1;
+}
+
 static CUresult launch(CUgraphExec executable, CUstream stream)
 {
 	if (HOLLOW)
@@ -193,7 +232,10 @@ static CUresult launch(CUgraphExec executable, CUstream stream)
 		return INVALID_VALUE;
 	if (unusable())
 		return unusable();
-	occupy(stream, executable->kernels * kernel_ns());
+	if (!executable->launched && !take_work(&executable->work))
+		return OUT_OF_MEMORY;
+	executable->launched = 1;
+	occupy(stream, executable->work.kernels * kernel_ns());
 	return SUCCESS;
 }
 
@@ -202,6 +244,8 @@ BOTH(cuGraphLaunch, _ptsz, (CUgraphExec executable, CUstream stream), launch(exe
 API CUresult cuGraphExecDestroy(CUgraphExec executable)
 {
 	COUNT;
+	if (executable && executable->launched)
+		give_work(&executable->work, MAX_DEVICES);
 	free(executable);
 	return COUNTED(SUCCESS);
 }

@@ -94,7 +94,11 @@ static CUresult release(uint64_t address, int kinds)
 
 	if (!address)
 		return SUCCESS;
-	if (!find_range(address, &range) || range.registered || !(kinds & 1 << range.kind) || !take_range(address, &range))
+	if (!find_range(address, &range) || range.registered)
+		return INVALID_VALUE;
+	if (range.kind == KIND_GRAPH)
+		return kinds & 1 << KIND_DEVICE ? SUCCESS : INVALID_VALUE;
+	if (!(kinds & 1 << range.kind) || !take_range(address, &range))
 		return INVALID_VALUE;
 	drop(&range);
 	return SUCCESS;
@@ -146,20 +150,39 @@ API CUresult cuMemFree_v2(CUdeviceptr address)
 	return COUNTED(release(address, OF_DEVICE));
 }
 
-static CUresult allocate_of(CUmemoryPool pool, CUdeviceptr *address, size_t bytes)
+/* The addresses of a graph's memory are its own from the capture on, as it may be launched any number of times. */
+static CUresult allocate_in_graph(CUmemoryPool pool, CUdeviceptr *address, size_t bytes, CUstream stream)
+{
+	int device = device_of_pool(pool);
+	struct range range = {.kind = KIND_GRAPH, .fd = -1, .device = device, .begin = map(KIND_GRAPH, bytes)};
+
+	if (!range.begin)
+		return OUT_OF_MEMORY;
+	range.host = device == IN_HOST_MEMORY;
+	range.end = range.begin + bytes;
+	add_range(range);
+	*address = range.begin;
+	add_allocation(stream, device, bytes);
+	return SUCCESS;
+}
+
+static CUresult allocate_of(CUmemoryPool pool, CUdeviceptr *address, size_t bytes, CUstream stream)
 {
 	if (unusable())
 		return unusable();
 	if (!pool && HOLLOW)
 		pool = pool_of_device(current()->device);
+	if (pool && bytes && is_captured(stream))
+		return allocate_in_graph(pool, address, bytes, stream);
 	return pool ? allocate_from(pool, address, bytes) : INVALID_VALUE;
 }
 
 BOTH(cuMemAllocAsync, _ptsz, (CUdeviceptr * address, size_t bytes, CUstream stream),
-     allocate_of(current() ? pool_of_device(device_of_stream(stream)) : NULL, address, bytes))
+     allocate_of(current() ? pool_of_device(device_of_stream(stream)) : NULL, address, bytes, stream))
 BOTH(cuMemAllocFromPoolAsync, _ptsz, (CUdeviceptr * address, size_t bytes, CUmemoryPool pool, CUstream stream),
-     ((void)stream, allocate_of(pool, address, bytes)))
-BOTH(cuMemFreeAsync, _ptsz, (CUdeviceptr address, CUstream stream), ((void)stream, release(address, OF_DEVICE)))
+     allocate_of(pool, address, bytes, stream))
+BOTH(cuMemFreeAsync, _ptsz, (CUdeviceptr address, CUstream stream),
+     captured(stream, NODE_FREE) ? SUCCESS : release(address, OF_DEVICE))
 
 API CUresult cuMemHostAlloc(void **address, size_t bytes, unsigned flags)
 {

@@ -35,10 +35,10 @@ const char *kind_name(enum kind kind)
 	return names[kind];
 }
 
-/* Handles count from their creation on, and variables not at all. */
+/* Handles count from their creation on, and variables and memory of graphs not at all. */
 static int counts(enum kind kind)
 {
-	return kind != KIND_VMM && kind != KIND_MODULE;
+	return kind != KIND_VMM && kind != KIND_MODULE && kind != KIND_GRAPH;
 }
 
 static const char *kind_of(const struct range *range)

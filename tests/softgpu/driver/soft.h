@@ -62,7 +62,7 @@ uint64_t unused_bytes(int gpu);
 uint64_t capacity(void);
 
 /* ---- ranges.c: what lies where ---- */
-enum kind { KIND_DEVICE, KIND_POOL, KIND_VMM, KIND_MANAGED, KIND_PINNED, KIND_IMPORTED, KIND_MODULE };
+enum kind { KIND_DEVICE, KIND_POOL, KIND_VMM, KIND_MANAGED, KIND_PINNED, KIND_IMPORTED, KIND_MODULE, KIND_GRAPH };
 struct range {
 	uint64_t begin, end, id;
 	enum kind kind;
@@ -146,3 +146,5 @@ extern __thread int own_default; /* more than 0 in functions with the suffix _pt
 /* ---- graphs.c ---- */
 /* Whether what is issued to this stream becomes a node of a graph and is not done. */
 int captured(CUstream stream, int type);
+int is_captured(CUstream stream);
+void add_allocation(CUstream stream, int device, uint64_t bytes); /* a node */

@@ -37,7 +37,7 @@ static struct stream *own(CUstream stream)
 
 CUdevice device_of_stream(CUstream stream)
 {
-	return (own(stream) && !HOLLOW ? stream->context : current())->device;
+	return (own(stream) ? stream->context : current())->device;
 }
 
 static uint64_t *end_of(CUstream stream)
