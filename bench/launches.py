@@ -1,13 +1,15 @@
-"""Speed of a job that only launches, within the bound on overhead: by CPU time, beside the same job without probes.
+"""Speed of a job that only launches, allocates, or copies and waits, within the bound on overhead: by CPU time, beside
+the same job without probes.
 
-Two processes launch in turn, in the same loop: one calls the stand-in driver under its real names, the other one under
-names that nothing probes, so that both see the same noise. The two loops lie at different addresses and are not equally
-fast without probes: that difference is subtracted.
+Two processes run the same loop in turn: one calls the stand-in driver under its real names, the other one under names
+that nothing probes, so that both see the same noise. The two loops lie at different addresses and are not equally fast
+without probes: that difference is subtracted.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import tempfile
 import time
@@ -30,7 +32,8 @@ from exporter.probe_collector import ProbeCollector
 from exporter.resolve.process import ProcessTable
 
 STANDINS = Path(__file__).parents[1] / "tests" / "standins"
-BARE, PROBED = "bareLaunch", "cuLaunchKernel"
+BARE = "bare_"
+"""Begins the names that nothing probes."""
 BOUND, ROUNDS, SECONDS, WITHIN, SETTLED = 0.01, 9, 0.5, 60.0, 10.0
 CYCLE_SECONDS = files.CYCLE_SECONDS
 BRIEF = {"ROUNDS": 3, "SECONDS": 0.25, "SETTLED": 1.0, "CYCLE_SECONDS": 0.5}
@@ -38,7 +41,10 @@ PROGRAM = """
 #include <stdio.h>
 #include <time.h>
 int cuInit(unsigned), cuCtxCreate_v2(void **, unsigned, int);
-int NAME(const void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
+int cuLaunchKernel(const void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **,
+                   void **);
+int cuMemAlloc_v2(unsigned long *, unsigned long), cuMemFree_v2(unsigned long);
+int cuMemcpyHtoD_v2(unsigned long, const void *, unsigned long), cuStreamSynchronize(void *);
 static long now(int clock)
 {
     struct timespec t;
@@ -47,10 +53,14 @@ static long now(int clock)
 }
 int main(void)
 {
+    static char host[64];
     void *context;
+    unsigned long block, kept;
     long ms, own;
     cuInit(0);
     cuCtxCreate_v2(&context, 0, 0);
+    cuMemAlloc_v2(&kept, 4096);
+    (void)host, (void)block;
     puts("");
     for (fflush(stdout); scanf("%ld %ld", &ms, &own) == 2; fflush(stdout)) {
         long begun = now(CLOCK_MONOTONIC), cpu = now(CLOCK_PROCESS_CPUTIME_ID), made = 0;
@@ -58,15 +68,23 @@ int main(void)
             for (int i = 0; i < 100; i++) {
                 for (volatile long turn = 0; turn < own; turn++)
                     ;
-                NAME(0, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0);
+                CALLS
             }
         printf("%f\\n", (double)(now(CLOCK_PROCESS_CPUTIME_ID) - cpu) / made);
     }
     return 0;
 }
 """
-PATTERNS = {"an empty loop of launches": 0.0, "launches with 2 µs of other work": 2000.0}
-"""Nanoseconds of work before each launch."""
+LAUNCH = "cuLaunchKernel(0, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0);"
+ALLOCATE = "cuMemAlloc_v2(&block, 4096); cuMemFree_v2(block);"
+COPY = "cuMemcpyHtoD_v2(kept, host, 64); cuStreamSynchronize(0);"
+PATTERNS = {
+    "an empty loop of launches": (LAUNCH, 0.0),
+    "launches with 2 µs of other work": (LAUNCH, 2000.0),
+    "an empty loop of allocations": (ALLOCATE, 0.0),
+    "an empty loop of copies and waits": (COPY, 0.0),
+}
+"""Calls, and nanoseconds of work before each turn."""
 TRIED = 10_000
 """Turns of a loop that is timed."""
 BUDGET = 1.05
@@ -74,13 +92,13 @@ Observer = TypeVar("Observer", bound=ProbeCollector[Any])
 
 
 def run() -> list[Result]:
-    """Takes two minutes; needs root, BPF, gcc and objcopy. Nothing else may probe CUDA on the machine."""
-    return [_measure(what, work) for what, work in PATTERNS.items()]
+    """Takes four minutes; needs root, BPF, gcc and objcopy. Nothing else may probe CUDA on the machine."""
+    return [_measure(what, calls, work) for what, (calls, work) in PATTERNS.items()]
 
 
-def _measure(what: str, work: float) -> Result:
+def _measure(what: str, calls: str, work: float) -> Result:
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        bare, probed = (stack.enter_context(_job(Path(folder), name)) for name in (BARE, PROBED))
+        bare, probed = (stack.enter_context(_job(Path(folder), calls, prefix)) for prefix in (BARE, ""))
         turns = round(work * TRIED / bare(TRIED))
         unlike = median(probed(turns) / bare(turns) for _ in range(ROUNDS))
         stack.enter_context(patch.object(files, "CYCLE_SECONDS", CYCLE_SECONDS))
@@ -89,18 +107,18 @@ def _measure(what: str, work: float) -> Result:
         _throttle(observer, lambda: probed(turns))
         pairs = [(bare(turns), probed(turns)) for _ in range(ROUNDS)]
     each = median(it for it, _ in pairs)
-    note = f"median of {ROUNDS} interleaved rounds by CPU time; a launch takes {each:.1f} ns in the job without probes"
-    note += f", {unlike:.3f} of that in the other one before they come, {every:.1f} ns with one at each launch"
+    note = f"median of {ROUNDS} interleaved rounds by CPU time; a turn takes {each:.1f} ns in the job without probes"
+    note += f", {unlike:.3f} of that in the other one before they come, {every:.1f} ns with one at each call"
     ratio = median(it / bare for bare, it in pairs) / unlike
     return Result(f"{what}, within the bound", ratio, "ratio", BUDGET, note)
 
 
 def _throttle(observer: Cuda, work: Callable[[], float]) -> None:
-    """Work until launches are in windows, and for some cycles more. Raises RuntimeError if they never are."""
+    """Work until calls are in windows, and for some cycles more. Raises RuntimeError if they never are."""
     end = time.monotonic() + WITHIN
     while not any(it.metric is LEVEL and it.value for it in observer.collect()):
         if time.monotonic() > end:
-            raise RuntimeError("launches were never probed in windows")
+            raise RuntimeError("calls were never probed in windows")
         work()
     end = time.monotonic() + SETTLED
     while time.monotonic() < end:
@@ -108,15 +126,22 @@ def _throttle(observer: Cuda, work: Callable[[], float]) -> None:
 
 
 @contextmanager
-def _job(folder: Path, name: str) -> Iterator[Callable[[int], float]]:
-    """A process that launches by this name; yields what returns a launch's ns, after so many turns of a loop each."""
+def _job(folder: Path, calls: str, prefix: str) -> Iterator[Callable[[int], float]]:
+    """A process that makes these calls, by names with this prefix; yields what returns the ns of a turn, after so many
+    turns of a loop each.
+    """
+    name = f"{prefix}job"
     made, library, program = folder / f"{name}.o", folder / f"lib{name}.so", folder / name
+    symbols = re.findall(r"\bcu\w+(?=\()", calls)
     subprocess.run(["make", "-s", "-C", STANDINS], check=True)
-    objcopy = ["objcopy", "--redefine-sym", f"cuLaunchKernel={name}", STANDINS / "build" / "libcuda.o", made]
-    subprocess.run(objcopy, check=True)
+    renamed = [f"--redefine-sym={symbol}={prefix}{symbol}" for symbol in symbols if prefix]
+    subprocess.run(["objcopy", *renamed, STANDINS / "build" / "libcuda.o", made], check=True)
+    text = PROGRAM.replace("CALLS", calls)
+    for symbol in symbols:
+        text = re.sub(rf"\b{symbol}\b", f"{prefix}{symbol}", text)
     subprocess.run(["gcc", "-shared", f"-Wl,-soname,{library.name}", "-o", library, made, "-lpthread"], check=True)
-    flags = ["-O2", f"-DNAME={name}", "-x", "c", "-", "-x", "none"]
-    subprocess.run(["gcc", *flags, library, "-o", program], input=PROGRAM, text=True, check=True)
+    flags = ["-O2", "-x", "c", "-", "-x", "none"]
+    subprocess.run(["gcc", *flags, library, "-o", program], input=text, text=True, check=True)
     pipe = subprocess.PIPE
     environment = os.environ | {"LD_LIBRARY_PATH": str(folder)}
     with subprocess.Popen(program, env=environment, stdin=pipe, stdout=pipe, text=True, bufsize=1) as process:
@@ -124,12 +149,12 @@ def _job(folder: Path, name: str) -> Iterator[Callable[[int], float]]:
         requests, answers = process.stdin, process.stdout
         answers.readline()
 
-        def launch(turns: int) -> float:
+        def run(turns: int) -> float:
             requests.write(f"{SECONDS * 1000:.0f} {turns}\n")
             return float(answers.readline())
 
         try:
-            yield launch
+            yield run
         finally:
             process.kill()
 
