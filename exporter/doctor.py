@@ -74,7 +74,7 @@ def _bound(overhead: OverheadSettings, samples: Iterable[Sample]) -> Finding:
     return Finding(
         "overhead",
         Status.OK,
-        f"a hit costs {costs[0] * 1e6:.1f} µs; calls that may be estimated are probed in windows where they "
+        f"a hit costs {costs[0] * 1e6:.1f} µs; calls that may be left out are probed in windows where they "
         f"take more than {overhead.max_ratio:.2%} of a process's CPU time{node}",
     )
 

@@ -52,7 +52,7 @@ class ProbeCollector(ABC, Generic[A]):
         self.node = node
         self._limit = SeriesLimit(self.name, node.settings["series-limit"], profile=node.profile)
         self.returns = False
-        self.watch: Governed | None = None
+        self.watches: list[Governed] = []
         self._payer: Payer | None = None
         self._loaded = False
 
@@ -86,8 +86,8 @@ class ProbeCollector(ABC, Generic[A]):
             listener=self,
             **self._options(),
         )
-        subject = self._subject()
-        self.watch = self.node.governor.watch(subject) if subject else None
+        watches = [self.node.governor.watch(it) for it in self._subjects()]
+        self.watches = [it for it in watches if it]
         self._payer = Payer(self.probes.spent, self.costs)
         self.node.governor.charge(self._payer)
         interest = self._interest()
@@ -120,8 +120,8 @@ class ProbeCollector(ABC, Generic[A]):
             limited = self._limit.apply(self._samples())
         yield from limited
         yield from self.probes.collect()
-        if self.watch:
-            yield from self.watch.collect()
+        for first, *others in [self.watches] if self.watches else []:
+            yield from first.collect(others)
         yield from self._events.collect()
         yield ENDED_FOLDED.sample(self.ledger.folded, {"collector": self.name})
         yield from self._losses()
@@ -136,12 +136,12 @@ class ProbeCollector(ABC, Generic[A]):
         for library, names in self.probes.uncovered().items():
             for name in names:
                 yield f"{name} in {library}: a function that no probe covers"
-        if self.watch:
-            yield from self.watch.problems()
+        for watch in self.watches:
+            yield from watch.problems()
 
     def close(self) -> None:
         """Unload; discovery has detached before. Nothing else may be called afterwards."""
-        self.node.governor.leave(self.watch, self._payer)
+        self.node.governor.leave(self.watches, self._payer)
         self._events.close()
         for link in self._attached:
             link.close()
@@ -226,6 +226,16 @@ class ProbeCollector(ABC, Generic[A]):
     def _subject(self) -> Subject | None:
         """Return what of the probe may be left out for a part of the time where it costs too much."""
         return None
+
+    def _subjects(self) -> Sequence[Subject]:
+        """Return that, and what is left out after it."""
+        subject = self._subject()
+        return [subject] if subject else []
+
+    @property
+    def watch(self) -> Governed | None:
+        """Return the watch of the first subject; None without one, or without a bound."""
+        return self.watches[0] if self.watches else None
 
     def costs(self, pids: Collection[int]) -> Mapping[int, float]:
         """Return the seconds that probes took from each of these processes; empty with a subject, which has them."""

@@ -2,6 +2,7 @@
 /* Calls: which one a probe was hit by, its counters, and the record of it between its beginning and its end. */
 #pragma once
 #include "contexts.h"
+#include "linked.h"
 #include "returns.bpf.h"
 
 COOKIE()
@@ -23,9 +24,36 @@ static __always_inline void count_call(__u64 thread, __u16 api)
 		add(count, 1);
 }
 
-/* Whether a row in flight is of the time in which return probes have been attached: else its return was not seen. */
-static __always_inline bool is_current(const struct flight *call)
+static __always_inline __u32 linked_row_of(enum effect effect, __u32 tgid)
 {
+	enum group group = group_of(effect);
+
+	return group == group_none ? 0 : linked_row(group, tgid);
+}
+
+/* Whether links for one process count these calls of this process. */
+static __always_inline bool has_own_links(enum effect effect, __u32 tgid)
+{
+	__u32 row = linked_row_of(effect, tgid);
+
+	return row && !(row & LINKED_LEAVING);
+}
+
+/* What distinguishes the time since which returns of these calls are seen from earlier ones; 0 while they are not. */
+static __always_inline __u32 returning_at(struct cookie cookie, __u32 tgid)
+{
+	__u32 row = linked_row_of(cookie.effect, tgid);
+
+	if (!row || row & LINKED_LEAVING)
+		return returning_of(cookie.library);
+	return row & LINKED_BLIND ? 0 : row;
+}
+
+/* Whether a row in flight is of the time in which return probes have been attached: else its return was not seen. */
+static __always_inline bool is_current(const struct flight *call, __u32 tgid)
+{
+	if (call->returning & LINKED_MARK)
+		return call->returning == (linked_row_of(call->cookie.effect, tgid) & ~LINKED_LEAVING);
 	return call->returning && call->returning == returning_of(call->cookie.library);
 }
 
@@ -62,7 +90,7 @@ static __always_inline bool begin(struct pt_regs *ctx, struct thread *thread, st
 	call->sp = PT_REGS_SP(ctx);
 	*thread = this_thread(call->cookie.layer);
 	count_call(thread_id(thread), call->cookie.api);
-	call->returning = returning_of(call->cookie.library);
+	call->returning = returning_at(call->cookie, thread->tgid);
 	if (!call->returning)
 		return false;
 	if (is_beside(call->sp)) {
@@ -70,7 +98,7 @@ static __always_inline bool begin(struct pt_regs *ctx, struct thread *thread, st
 		return false;
 	}
 	before = bpf_map_lookup_elem(&in_flight, thread);
-	if (before && !is_current(before))
+	if (before && !is_current(before, thread->tgid))
 		before = NULL;
 	if (before &&
 	    (before->sp > call->sp || (before->sp == call->sp && before->cookie.api != call->cookie.api)) &&

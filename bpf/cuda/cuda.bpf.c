@@ -5,8 +5,8 @@
 #include "contexts.h"
 #include "copies.h"
 #include "ended.h"
+#include "gaps.h"
 #include "launches.h"
-#include "linked.h"
 #include "mappings.h"
 #include "memory.h"
 #include "pools.h"
@@ -107,7 +107,7 @@ UPROBE(on_launch)
 {
 	__u64 id = bpf_get_current_pid_tgid();
 
-	return is_linked(id >> 32) ? 0 : count_launch(ctx, id);
+	return is_linked(group_launches, id >> 32) ? 0 : count_launch(ctx, id);
 }
 
 /* In links for one process. */
@@ -115,7 +115,7 @@ UPROBE(on_launch_of_one)
 {
 	__u64 id = bpf_get_current_pid_tgid();
 
-	return is_linked(id >> 32) ? count_launch(ctx, id) : 0;
+	return is_linked(group_launches, id >> 32) ? count_launch(ctx, id) : 0;
 }
 
 UPROBE(on_call)
@@ -139,8 +139,13 @@ UPROBE(on_context)
 	return 0;
 }
 
-/* This and the next count the call, and serve on_return where it is attached. */
-UPROBE(on_enter)
+/* Whether this program counts the call: the one in links for one process or the one in those for all. */
+static __always_inline bool counts(void *ctx, bool of_one)
+{
+	return has_own_links(cookie_of(ctx).effect, bpf_get_current_pid_tgid() >> 32) == of_one;
+}
+
+static __always_inline int enter(struct pt_regs *ctx)
 {
 	struct cookie cookie = cookie_of(ctx);
 	struct flight call = {};
@@ -151,12 +156,12 @@ UPROBE(on_enter)
 	if (!begin(ctx, &thread, &call))
 		return 0;
 	if (allocates_in_graph(&thread, &call))
-		call.cookie.effect = effect_none;
+		call.cookie.effect = effect_graph_node;
 	remember(&thread, &call);
 	return 0;
 }
 
-UPROBE(on_free)
+static __always_inline int enter_free(struct pt_regs *ctx)
 {
 	struct flight call = {};
 	struct thread thread;
@@ -165,9 +170,40 @@ UPROBE(on_free)
 		return 0;
 	take(&thread, &call);
 	if (frees_in_graph(&thread, &call))
-		call.cookie.effect = effect_none;
+		call.cookie.effect = effect_graph_node;
 	if (!remember(&thread, &call))
 		put_back(&thread, &call);
+	return 0;
+}
+
+/* These count the call, and serve on_return where it is attached. */
+UPROBE(on_enter)
+{
+	return counts(ctx, false) ? enter(ctx) : 0;
+}
+
+UPROBE(on_free)
+{
+	return counts(ctx, false) ? enter_free(ctx) : 0;
+}
+
+UPROBE(on_enter_of_one)
+{
+	return counts(ctx, true) ? enter(ctx) : 0;
+}
+
+UPROBE(on_free_of_one)
+{
+	return counts(ctx, true) ? enter_free(ctx) : 0;
+}
+
+/* In windows, in place of all the others at functions that are left out: how often they are called, and no more. */
+UPROBE(on_window)
+{
+	struct cookie cookie = cookie_of(ctx);
+
+	if (counts(ctx, false) && !passes_on(cookie.library))
+		count_in_window(bpf_get_current_pid_tgid(), cookie.api);
 	return 0;
 }
 
@@ -182,7 +218,7 @@ AT_RETURN(on_return)
 	struct stream_key stream;
 
 	if (!call || call->cookie.api != cookie.api || call->sp + RETURN_POPS != PT_REGS_SP(ctx) ||
-	    !is_current(call))
+	    !is_current(call, thread.tgid))
 		return 0;
 	if (!code)
 		apply(&thread, call, now, &outcome);
@@ -278,7 +314,19 @@ int forget(void *ctx __attribute__((unused)))
 	drop_ended(pools);
 	drop_ended(streams);
 	drop_ended(captured);
+	drop_ended(window_calls);
 	bpf_for_each_map_elem(&ended, drop_process, NULL, 0);
+	return 0;
+}
+
+/* Calls that allocate and free are not seen in a process any more. Run as `forget` is. */
+SEC("raw_tp")
+int lose_allocations(struct bpf_raw_tracepoint_args *ctx)
+{
+	__u32 tgid = ctx->args[0];
+
+	bpf_for_each_map_elem(&live, lose_live, &tgid, 0);
+	bpf_for_each_map_elem(&in_flight, lose_flight, &tgid, 0);
 	return 0;
 }
 

@@ -61,10 +61,24 @@ enum effect {
 	effect_stream_destroy,	/* arg0 */
 	effect_capture_begin,	/* of stream arg0 */
 	effect_capture_end,	/* of stream arg0 */
+	effect_graph_node,	/* what effect_allocate and effect_free have in a capture */
 } __attribute__((packed));
 
 RETURNING()
 PASSING()
+
+/* Functions that are left out together in a process where they cost too much: exporter/cuda/groups.py. */
+enum group { group_launches, group_transfers, group_memory, GROUPS, group_none = GROUPS };
+
+static __always_inline enum group group_of(enum effect effect)
+{
+	if (effect >= effect_copy && effect <= effect_wait)
+		return group_transfers;
+	if ((effect >= effect_allocate && effect <= effect_register) || effect == effect_free ||
+	    effect == effect_graph_node)
+		return group_memory;
+	return group_none;
+}
 
 #define NO_ARGUMENT 255
 
@@ -103,6 +117,10 @@ struct launch_marks {
 };
 MAP(launches, PERCPU_HASH, struct call_key, struct launch, 2048);
 MAP(calls, HASH, struct call_key, __u64, 16384);
+
+/* Of these, those that were counted in windows, and cost less: without a device, and of all processes by function. */
+MAP(window_calls, HASH, struct call_key, __u64, 2048);
+MAP(windows, PERCPU_ARRAY, __u32, __u64, 256);
 
 struct error_key {
 	__u32 tgid;
@@ -231,7 +249,7 @@ struct flight {
 	__u64 arguments[ARGUMENTS];
 	struct live taken; /* by a free: what it will free if it succeeds */
 	__u32 kept;	   /* for the thread's next call, with an sp of 0 until then */
-	__u32 returning;   /* of the library, when the call began */
+	__u32 returning;   /* what returning_at() was when the call began */
 };
 #define IN_FLIGHT 16384
 MAP(in_flight, HASH, struct thread, struct flight, IN_FLIGHT);

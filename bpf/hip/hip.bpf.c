@@ -302,7 +302,7 @@ UPROBE(on_launch)
 {
 	__u32 tgid = this_thread().tgid;
 
-	return is_linked(tgid) ? 0 : count_launch(ctx, tgid);
+	return is_linked(0, tgid) ? 0 : count_launch(ctx, tgid);
 }
 
 /* In links for one process. */
@@ -310,7 +310,7 @@ UPROBE(on_launch_of_one)
 {
 	__u32 tgid = this_thread().tgid;
 
-	return is_linked(tgid) ? count_launch(ctx, tgid) : 0;
+	return is_linked(0, tgid) ? count_launch(ctx, tgid) : 0;
 }
 
 FORGET(drop_ended(live); drop_ended(captured); FORGET_DEVICES();)

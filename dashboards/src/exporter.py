@@ -209,10 +209,11 @@ COST = [
     ),
     lines(
         "Probed in windows",
-        "Share of the time for which calls are probed; below 100 % their counts are estimates, to keep the bound.",
+        "Share of the time for which calls are probed, of functions below 100 %: their counts are estimates or absent, "
+        "to keep the bound.",
         "percentunit",
         Query(
-            f"min by (instance, symbol, library) ({select('accel_exporter_probe_sampled_ratio')})",
+            f"min by (instance, symbol, library) ({select('accel_exporter_probe_sampled_ratio')}) < 1",
             "{{symbol}} {{library}} {{instance}}",
         ),
         width=THIRD,

@@ -8,7 +8,7 @@ from exporter.bpf.elf import Function
 from exporter.bpf.placement import Placement
 from exporter.bpf.uprobe import Point
 
-ALWAYS, ALLOWED, SAMPLED, SAMPLED_RETURNS = "always", "allowed", "sampled", "sampled if allowed"
+ALWAYS, ALLOWED, SAMPLED, SAMPLED_RETURNS, WINDOW = "always", "allowed", "sampled", "sampled if allowed", "in windows"
 OWN_RETURN = 2
 """The bit in the cookie of an entry in a link for one process: its returns are probed by such a link, too."""
 _LIBRARY = 8
@@ -32,8 +32,10 @@ class Hook:
     placed: bool = False
     """The cookie's upper 32 bits are the offset in bytes of the probe in the function."""
 
-    sampled: bool = False
-    """May be detached for a part of the time, as its counts may be estimates."""
+    sampled: str = ""
+    """The functions with which it may be detached for a part of the time, as their counts may be estimates."""
+    window: str = ""
+    """The program that runs instead at the entry in windows and only counts calls: others are back at their end."""
     of_one: str = ""
     """The program that runs in its place in a process that stays probed meanwhile."""
 

@@ -6,14 +6,16 @@ import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 
 from exporter.bpf import uprobe
 from exporter.bpf.find_places import Places
 from exporter.bpf.gaps import Gaps
-from exporter.bpf.hook import ALLOWED, ALWAYS, OWN_RETURN, SAMPLED, SAMPLED_RETURNS, Hook
+from exporter.bpf.hook import ALLOWED, ALWAYS, OWN_RETURN, SAMPLED, SAMPLED_RETURNS, WINDOW, Hook
+from exporter.bpf.hook_group import HookGroup, Waiting
 from exporter.bpf.libbpf import BpfError, Link, Program
 from exporter.bpf.library import Library
-from exporter.bpf.process_links import LinkedProcesses, ProcessLinks
+from exporter.bpf.process_links import LinkedProcesses
 from exporter.bpf.return_switches import NO_SWITCH, Switch
 from exporter.bpf.uprobe import AttachError, Point
 
@@ -35,8 +37,9 @@ class HookState:
 class Hooked:
     """One library's hooks: attached when made, those that depend on return probes by `review`.
 
-    `switch` is what programs read of whether these are attached, `gaps` of whether those in windows are. What fails is
-    a reason in `states`, never an error.
+    `switch` is what programs read of whether these are attached, `gaps` of whether those in windows are. Hooks of a
+    group that may be detached (Hook.sampled) use a switch of their own if `own` has one, and `linked` for processes
+    with links of their own. What fails is a reason in `states`, never an error.
     """
 
     def __init__(
@@ -46,8 +49,10 @@ class Hooked:
         hooks: Mapping[str, Sequence[Hook]],
         places: Places,
         switch: Switch | None = None,
-        linked: LinkedProcesses | None = None,
+        linked: Mapping[str, LinkedProcesses] = MappingProxyType({}),
         gaps: Gaps | None = None,
+        own: Mapping[str, Switch] = MappingProxyType({}),
+        waiting: Waiting | None = None,
     ) -> None:
         self.library, self.places, self._switch, self.gaps = library, places, switch, gaps
         self.returned = False
@@ -56,12 +61,25 @@ class Hooked:
         self._lock = threading.Lock()
         self._failed: dict[tuple[str, str], str] = {}
         self._return_links: list[Link] = []
-        self._sampled_return_links: list[Link] = []
+        self._own = own
         self._refusal = "no return probes: no process uses the library yet"
         self._closed = False
-        self._linked = ProcessLinks(linked, self._attach_to) if linked else None
         self._links = self._attach(ALWAYS)
-        self._sampled_links = self._attach(SAMPLED)
+        found = [hook for it in places.found for hook in hooks[it]]
+        self._groups = {
+            name: HookGroup(
+                name,
+                [hook for hook in found if hook.sampled == name],
+                partial(self._attach, group=name),
+                partial(self._attach_to, group=name),
+                own[name].turn if name in own else self._turn,
+                own.get(name),
+                linked.get(name),
+                gaps,
+                waiting,
+            )
+            for name in dict.fromkeys(hook.sampled for hook in found if hook.sampled)
+        }
 
     def review(self, allowed: bool, reason: str) -> None:
         """Attaches or detaches return probes, and entries paired with them, as is allowed now.
@@ -73,22 +91,20 @@ class Hooked:
             if self._closed:
                 return
             if not allowed:
-                self._turn(on=False)
+                self._turn_all(on=False)
                 for link in reversed(self._return_links):  # entries first: none is left waiting for its return
                     link.close()
-                uprobe.close_all(self._sampled_return_links)
-                changed = not self._refusal
-                self._return_links, self._sampled_return_links = [], []
+                self._return_links = []
                 self._refusal = f"no return probes: {reason}"
-                self._link_again(changed)
+                for group in self._groups.values():
+                    group.forbid()
             elif self._refusal:
                 self._refusal = ""
                 self._return_links = self._attach(ALLOWED)
-                if self._sampled_links:
-                    self._sampled_return_links = self._attach(SAMPLED_RETURNS)
-                self._link_again(True)
-                self.returned = self.returned or bool(self._return_links or self._sampled_return_links)
-                self._turn(on=bool(self._sampled_links) or not self._has_sampled_returns)
+                for group in self._groups.values():
+                    group.allow()
+                self.returned |= bool(self._return_links) or any(it.returned for it in self._groups.values())
+                self._turn_all(on=True)
 
     @property
     def number(self) -> int | None:
@@ -96,61 +112,43 @@ class Hooked:
         return self._switch.library if self._switch and not self._closed else None
 
     @property
-    def sampled(self) -> frozenset[str]:
-        """The symbols with hooks that may be detached for a part of the time."""
-        return frozenset(it for it in self.places.found if self._may_sample([h for h in self._hooks[it] if h.sampled]))
+    def numbers(self) -> list[int]:
+        """All its numbers: those of groups too."""
+        own = [it.library for it in self._own.values()]
+        return [] if self._closed else [*([self._switch.library] if self._switch else []), *own]
 
-    def _may_sample(self, hooks: Sequence[Hook]) -> bool:
-        """Return whether these may be detached: programs of those with a number have to know when they were."""
-        return bool(hooks) and (self.gaps is not None or not any(it.numbered for it in hooks))
+    def sampled(self, group: str) -> frozenset[str]:
+        """The symbols with hooks of a group that may be detached for a part of the time."""
+        if group not in self._groups or not self._groups[group].may_sample:
+            return frozenset()
+        return frozenset(it for it in self.places.found if any(hook.sampled == group for hook in self._hooks[it]))
 
-    def sample(self, on: bool) -> None:
-        """Attaches the `sampled` hooks, or detaches them; harmless where that is so already."""
+    def is_whole(self, group: str) -> bool:
+        """Return whether all hooks of a group are attached."""
+        return self._groups[group].whole
+
+    def sample(self, group: str, on: bool) -> None:
+        """Attaches what a group has in windows, or detaches all of it; harmless where that is so already."""
         with self._lock:
-            if self._closed or on == bool(self._sampled_links):
-                return
-            if on:
-                self._failed = {
-                    key: why for key, why in self._failed.items() if key[1] not in (SAMPLED, SAMPLED_RETURNS)
-                }
-                self._sampled_links = self._attach(SAMPLED)  # first: they end calls that were begun before the gap
-                self._sampled_return_links = [] if self._refusal else self._attach(SAMPLED_RETURNS)
-                if self._has_sampled_returns and not self._refusal:
-                    self._turn(on=True)
-                if self.gaps:
-                    self.gaps.end()
-                return
-            if self.gaps:
-                self.gaps.begin()
-            if self._has_sampled_returns:
-                self._turn(on=False)  # no further call waits for its return
-            uprobe.close_all([*self._sampled_links, *self._sampled_return_links])
-            self._sampled_links, self._sampled_return_links = [], []
+            if not self._closed:
+                self._groups[group].sample(on)
 
-    @property
-    def _has_sampled_returns(self) -> bool:
-        return any(hook.sampled and hook.returns for it in self.places.found for hook in self._hooks[it])
-
-    def keep(self, pids: Collection[int]) -> Collection[int]:
-        """Keeps the `sampled` hooks in just these processes, whatever `sample` does. Returns those where they are."""
+    def restore(self, group: str) -> None:
+        """Attaches all hooks of a group again."""
         with self._lock:
-            return () if self._closed else self._keep(pids)
+            if not self._closed:
+                self._groups[group].restore()
 
-    def _keep(self, pids: Collection[int]) -> Collection[int]:
-        since = self.gaps.of_link() if self.gaps else 1
-        return self._linked.keep(pids, since) if self._linked else ()
-
-    def _link_again(self, changed: bool) -> None:
-        """Give processes with links of their own those that return probes are part of, or are no more."""
-        if changed and self._linked and (pids := self._linked.pids):
-            self._linked.keep(())
-            self._keep(pids)
+    def keep(self, group: str, pids: Collection[int]) -> Collection[int]:
+        """Keeps the hooks of a group in just these processes, whatever `sample` does. Returns those where they are."""
+        with self._lock:
+            return () if self._closed else self._groups[group].keep(pids)
 
     def leave(self, pids: Collection[int]) -> None:
         """Forgets processes that have ended."""
         with self._lock:
-            if self._linked:
-                self._linked.leave(pids)
+            for group in self._groups.values():
+                group.leave(pids)
 
     @property
     def refused(self) -> bool:
@@ -176,36 +174,50 @@ class Hooked:
             if self._closed:
                 return
             self._closed = True
-            self._turn(on=False)
-            if self._linked:
-                self._linked.keep(())
-            uprobe.close_all([*self._return_links, *self._sampled_links, *self._links, *self._sampled_return_links])
+            self._turn_all(on=False)
+            groups = self._groups.values()
+            for group in groups:
+                group.keep(())
+            uprobe.close_all([*self._return_links, *self._links, *(link for it in groups for link in it.links)])
             if self.gaps:
                 self.gaps.forget()
-            if self._switch:
-                self._switch.close()
+            for switch in [*([self._switch] if self._switch else []), *self._own.values()]:
+                switch.close()
 
     def _turn(self, on: bool) -> None:
         if self._switch:
             self._switch.turn(on)
 
+    def _turn_all(self, on: bool) -> None:
+        """Have programs wait for returns where the probes for that are attached, or nowhere."""
+        self._turn(on and all(it.on for it in self._groups.values() if not it.switch))
+        for group in self._groups.values():
+            if group.switch:
+                group.switch.turn(on and group.whole)
+
     def _why_not(self, symbol: str) -> str:
         refusal = self._refusal if self._waits_for_returns(symbol) else ""
-        failed = (self._failed.get((symbol, when)) for when in (ALWAYS, SAMPLED, SAMPLED_RETURNS, ALLOWED))
+        conditions = ALWAYS, SAMPLED, SAMPLED_RETURNS, ALLOWED, WINDOW
+        failed = (self._failed.get((symbol, when)) for when in conditions)
         return next(filter(None, failed), refusal)
 
     def _waits_for_returns(self, symbol: str) -> bool:
         return any(hook.returns or hook.paired for hook in self._hooks[symbol])
 
-    def _attach(self, when: str) -> list[Link]:
+    def _number(self, group: str) -> int:
+        switch = self._own.get(group) or self._switch
+        return switch.library if switch else NO_SWITCH
+
+    def _attach(self, when: str, group: str = "") -> list[Link]:
         """The links of all hooks that are attached then; return probes come first."""
         groups: dict[tuple[bool, str], dict[Point, str]] = {}
         for symbol, placement in self.places.found.items():
             for hook in self._hooks[symbol]:
-                if hook.attached == when:
-                    points = groups.setdefault((not hook.returns, hook.program), {})
-                    number = self._switch.library if self._switch else NO_SWITCH
-                    points[hook.point(self.library.functions[symbol], placement, number)] = symbol
+                if hook.sampled == group and (hook.attached == when or (hook.window and when == WINDOW)):
+                    self._failed.pop((symbol, when), None)
+                    program = hook.window if when == WINDOW else hook.program
+                    points = groups.setdefault((not hook.returns, program), {})
+                    points[hook.point(self.library.functions[symbol], placement, self._number(group))] = symbol
         links = []
         for (entry, program), symbols in sorted(groups.items()):
             link, failed = self._attach_group(self._programs[program], symbols, not entry)
@@ -213,15 +225,15 @@ class Hooked:
             self._failed.update({(symbol, when): reason for symbol, reason in failed.items()})
         return links
 
-    def _attach_to(self, pid: int) -> Link:
-        """The links of the sampled hooks to one process, those at returns first."""
+    def _attach_to(self, pid: int, group: str) -> Link:
+        """The links of the hooks of a group to one process, those at returns first."""
         points: dict[tuple[bool, str], list[Point]] = {}
-        number = self._switch.library if self._switch else NO_SWITCH
+        number = self._number(group)
         for symbol, placement in self.places.found.items():
             for hook in self._hooks[symbol]:
-                if hook.of_one and not (hook.returns and self._refusal):
+                if hook.sampled == group and hook.of_one and not (hook.returns and self._refusal):
                     made = hook.point(self.library.functions[symbol], placement, number)
-                    if hook.numbered and not self._refusal:
+                    if hook.numbered and self.gaps and not self._refusal:
                         made = replace(made, cookie=made.cookie | OWN_RETURN)
                     points.setdefault((not hook.returns, hook.of_one), []).append(made)
         links: list[Link] = []

@@ -149,11 +149,12 @@ class Passing:
         """Forget processes that have ended."""
         if not probed.passing.isdisjoint(pids):
             probed.passing.difference_update(pids)
-            self.keep(probed.hooked.number, probed.passing)
+            for number in probed.hooked.numbers:
+                self.keep(number, probed.passing)
 
-    def keep(self, number: int | None, pids: Collection[int]) -> None:
-        """Leave out the calls of just these processes in the library of this number, where there is one."""
-        if number is not None and self._processes:
+    def keep(self, number: int, pids: Collection[int]) -> None:
+        """Leave out the calls of just these processes in the library of this number."""
+        if self._processes:
             self._processes.keep(number, pids)
 
 

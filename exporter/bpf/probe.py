@@ -19,6 +19,7 @@ from exporter.bpf.charges import Charges
 from exporter.bpf.find_places import Places, find_places
 from exporter.bpf.gaps import Gaps
 from exporter.bpf.hook import Hook
+from exporter.bpf.hook_group import Waiting
 from exporter.bpf.hooks import Hooked, HookState
 from exporter.bpf.libbpf import Link, Program
 from exporter.bpf.library import Library
@@ -29,7 +30,7 @@ from exporter.bpf.probe_metrics import ATTACHED, HITS, MISSING, OVERHEAD, RUN, U
 from exporter.bpf.probed_library import ProbedLibrary
 from exporter.bpf.process_links import LinkedProcesses
 from exporter.bpf.rehearsal import Rehearsal
-from exporter.bpf.return_switches import Numbers, Switches
+from exporter.bpf.return_switches import Numbers, Switch, Switches
 from exporter.bpf.safety import Protection
 from exporter.bpf.sampled_file import SampledFile
 from exporter.bpf.symbol_coverage import SymbolCoverage, one_family
@@ -66,7 +67,9 @@ class Probes:
     started with the first library. `returning` is the object's map of that name, where it has hooks that are numbered.
     `withdrawn` gets the processes of a library that loses its return probes, or all. `passing` finds symbols of which
     calls do not count, since they arrive in another library of the process. `linked` is what the object has of
-    processes that stay probed while others are in windows, and `since` its map of when windows began.
+    processes that stay probed while others are in windows, for each group of functions (Hook.sampled), and `since` its
+    map of when windows began. With `waiting` each group of functions with return probes has a number of its own.
+    `windows` gives the hits by cheaper programs (Hook.window), and the seconds that one of these takes.
     """
 
     def __init__(
@@ -88,10 +91,13 @@ class Probes:
         returning: Numbers | None = None,
         withdrawn: Callable[[Collection[int]], None] | None = None,
         passing: Passing | None = None,
-        linked: LinkedProcesses | None = None,
+        linked: Mapping[str, LinkedProcesses] | None = None,
         since: Numbers | None = None,
+        waiting: Waiting | None = None,
+        windows: Callable[[], tuple[Mapping[str, int], float]] | None = None,
     ) -> None:
-        self._linked, self._since, self._rehearsal = linked, since, rehearsal
+        self._windows = windows or (lambda: ({}, 0.0))
+        self._linked, self._since, self._rehearsal, self._waiting = linked or {}, since, rehearsal, waiting
         self._hooks_of, self._withdrawn, self._passing = hooks_of, withdrawn, passing
         self._switches = Switches(returning) if returning else None
         self.name, self.symbols = name, frozenset(table)
@@ -122,10 +128,18 @@ class Probes:
         table = {symbol: hooks for symbol, hooks in table.items() if symbol not in left_out}
         places = self._find(library, [*table])
         switch = self._switches.take() if self._switches else None
-        if self._passing and switch:  # before there are probes
-            self._passing.keep(switch.library, passing)
+        own = self._own_switches([hook for it in places.found for hook in table[it]]) if switch else {}
+        self._leave_out([it.library for it in (switch, *own.values()) if it], passing)  # before there are probes
         gaps = Gaps(self._since, switch.library) if self._since and switch else None
-        return Hooked(self._object.programs, library, table, places, switch, self._linked, gaps)
+        linked, waiting = self._linked, self._waiting
+        return Hooked(self._object.programs, library, table, places, switch, linked, gaps, own, waiting)
+
+    def _own_switches(self, hooks: Collection[Hook]) -> dict[str, Switch]:
+        """Return switches for the groups with return probes, as far as there are some left."""
+        assert self._switches
+        groups = {it.sampled for it in hooks if it.returns and it.sampled} if self._waiting else set[str]()
+        switches = {group: self._switches.take() for group in sorted(groups)}
+        return {group: it for group, it in switches.items() if it}
 
     def process_started(self, pid: int, library: Library, from_first_call: bool) -> None:
         probed, protection = self._probed.get(id(library)), self._protection(pid)
@@ -152,7 +166,7 @@ class Probes:
                 self._unhook(probed.hooked)
                 probed.hooked, probed.left_out = self._hook(library, left_out, probed.passing), left_out
                 self._review(probed)
-            passing.keep(probed.hooked.number, probed.passing)
+            self._leave_out(probed.hooked.numbers, probed.passing)
 
     def library_given_up(self, library: Library) -> None:
         probed = self._probed.get(id(library))
@@ -185,24 +199,25 @@ class Probes:
         """The libraries in which calls of a process do not count for that reason."""
         return {it.hooked.library.path for it in self.present() if pid in it.passing}
 
-    def sampled_files(self) -> dict[int, SampledFile]:
-        """The libraries with symbols that may be probed in windows, by a key that stays."""
+    def sampled_files(self, group: str) -> dict[int, SampledFile]:
+        """The libraries with symbols of a group that may be probed in windows, by a key that stays."""
         return {
             id(it.hooked.library): SampledFile(
                 name,
                 symbols,
                 [*it.users],
-                it.sample,
-                partial(self._keep, it),
+                partial(it.sample, group),
+                partial(self._keep, it, group),
+                partial(it.restore, group),
             )
             for it, name in self._named()
-            if (symbols := it.hooked.sampled)
+            if (symbols := it.hooked.sampled(group))
         }
 
-    def _keep(self, probed: ProbedLibrary, pids: Collection[int]) -> Collection[int]:
+    def _keep(self, probed: ProbedLibrary, group: str, pids: Collection[int]) -> Collection[int]:
         """Without processes that use another such file too: which of both a call was in is not known."""
-        others = [it for it in self.present() if it is not probed and it.hooked.sampled]
-        return probed.hooked.keep([pid for pid in pids if not any(pid in it.users for it in others)])
+        others = [it for it in self.present() if it is not probed and it.hooked.sampled(group)]
+        return probed.hooked.keep(group, [pid for pid in pids if not any(pid in it.users for it in others)])
 
     def price(self, symbol: str) -> float | None:
         """The seconds that a call of the symbol takes longer; None while that is not known."""
@@ -210,7 +225,12 @@ class Probes:
 
     def spent(self) -> float | None:
         """The seconds that all calls so far took longer; None while that is not known."""
-        return self._charges.charge(self._hits()) if self._charges and self._charges.known else None
+        return self._charge(self._charges, self._hits()) if self._charges and self._charges.known else None
+
+    def _charge(self, charges: Charges, hits: Mapping[str, int]) -> float:
+        cheaper, price = self._windows()
+        whole = {symbol: calls - cheaper.get(symbol, 0) for symbol, calls in hits.items()}
+        return charges.charge(whole) + sum(cheaper.values()) * price
 
     def collect(self) -> Iterator[Sample]:
         """The exporter's own metrics about this probe."""
@@ -221,7 +241,7 @@ class Probes:
         for symbol, calls in hits.items():
             yield HITS.sample(calls, probe | {"symbol": symbol})
         if self._charges and self._charges.known:
-            yield OVERHEAD.sample(self._charges.charge(hits), probe)
+            yield OVERHEAD.sample(self._charge(self._charges, hits), probe)
         measured = [program.stats() for program in self._object.programs.values()]
         if any(runs for _, runs in measured):
             yield RUN.sample(sum(nanoseconds for nanoseconds, _ in measured) / 1e9, probe)
@@ -294,7 +314,12 @@ class Probes:
             self._unhook(probed.hooked)
 
     def _unhook(self, hooked: Hooked) -> None:
-        number = hooked.number
+        numbers = hooked.numbers
         hooked.close()
-        if self._passing:  # in this thread, so that the number is no other library's yet
-            self._passing.keep(number, ())
+        self._leave_out(numbers, ())  # in this thread, so that they are no other library's yet
+
+    def _leave_out(self, numbers: Collection[int], pids: Collection[int]) -> None:
+        """Leave out the calls of processes that a library of these numbers passes on."""
+        for number in numbers:
+            if self._passing:
+                self._passing.keep(number, pids)

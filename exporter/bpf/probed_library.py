@@ -22,6 +22,10 @@ class ProbedLibrary:
     passing: set[int] = field(default_factory=set)
     left_out: frozenset[str] = frozenset()
 
-    def sample(self, on: bool) -> None:
-        """Attach the hooks that may be probed in windows, or detach them."""
-        self.hooked.sample(on)
+    def sample(self, group: str, on: bool) -> None:
+        """Attach what is probed in windows of a group of functions, or detach it."""
+        self.hooked.sample(group, on)
+
+    def restore(self, group: str) -> None:
+        """Attach all hooks of a group of functions again."""
+        self.hooked.restore(group)

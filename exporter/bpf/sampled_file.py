@@ -16,6 +16,8 @@ class SampledFile:
     pids: Collection[int]
     """The processes that use it."""
     probe: Callable[[bool], None]
-    """Attaches these symbols, or detaches them."""
+    """Attaches what these symbols have in windows, or detaches it."""
     keep: Callable[[Collection[int]], Collection[int]] = lambda _: ()
     """Keeps these symbols attached in just these processes, and returns those where they are."""
+    restore: Callable[[], None] = lambda: None
+    """Attaches all of them, as windows have ended."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from exporter.bpf import object_path, process_links
 from exporter.bpf.ends import forget
+from exporter.bpf.hook import Hook
 from exporter.bpf.libbpf import Object
 from exporter.bpf.library import Library
 from exporter.bpf.passing import Passing, PassingProcesses
@@ -19,12 +20,14 @@ from exporter.cuda import metrics
 from exporter.cuda.activity import Activity, Counted
 from exporter.cuda.flags import FLAGS as FLAGS
 from exporter.cuda.flags import live_rows
-from exporter.cuda.functions import FUNCTIONS, coverable, layer, scene
+from exporter.cuda.functions import FUNCTIONS, GROUPS, LAUNCHES, MEMORY, TRANSFERS, coverable, layer, scene
+from exporter.cuda.group_calls import Allocations, GroupCalls
 from exporter.cuda.interposers import passes_on
 from exporter.cuda.launches import CudaLaunches
 from exporter.cuda.names import Names
 from exporter.cuda.records import ContextEnd, CudaSpan
 from exporter.cuda.samples import function, held, samples
+from exporter.cuda.sight import Sight, Waiting
 from exporter.cuda.spans import Exemplars, span
 from exporter.governor.subject import Subject
 from exporter.ledger import Process
@@ -47,6 +50,10 @@ STACK_IDS, ALLOCATION_BYTES = 16_384, 1 << 20
 """Threads that allocate, and bytes of a ring buffer, while profiles are on."""
 
 
+_WINDOW = "in a window"
+"""In place of a symbol, in the table of what calls cost."""
+
+
 def create(node: Node) -> Cuda:
     return Cuda(node)
 
@@ -58,9 +65,7 @@ class Cuda(ProbeCollector[Activity]):
 
     def __init__(self, node: Node) -> None:
         super().__init__(node)
-        self._unseen: set[int] = set()
-        self._joined: dict[int, set[str]] = {}
-        """The libraries of a process that may have been called before they were attached to."""
+        self._later: list[GroupCalls] = []
         self._exemplars = Exemplars()
         self.profiling: CudaProfiling | None = None
 
@@ -69,13 +74,9 @@ class Cuda(ProbeCollector[Activity]):
         self._live_rows = self.node.settings["live-allocations"] or live_rows(self.node.gpus.memory(NVML_SECONDS))
         super().load()
 
-    def start(self) -> None:
-        super().start()
-        if self.profiling:
-            self.profiling.start()
-
     def _prepare(self) -> None:
         self._names = Names.of(self.object.types)
+        self._sight = Sight(self.object)
         self._on_gpus = ProcessGpus(self.node.gpus, self.node.proc)
         self._counted = Counted(self.object.maps, self._drop, self._gpus_of)
         every_error = self.node.settings["all-errors"]
@@ -86,12 +87,12 @@ class Cuda(ProbeCollector[Activity]):
                 self.node, self.object, self._bounded, self._labels_of, self._read_allocations
             )
         self._hooks = {
-            it.name: it.hooks(self.object.types, api, every_error, it.layer == self._bounded)
+            it.name: it.hooks(self.object.types, api, every_error, self._groups if it.layer == self._bounded else ())
             for api, it in enumerate(FUNCTIONS, 1)
         }
-        self._rehearsal = Rehearsal(
-            self._copy, self._hooks, {name: scene(it) for name, it in zip(self._hooks, FUNCTIONS, strict=True)}
-        )
+        scenes = {name: scene(it) for name, it in zip(self._hooks, FUNCTIONS, strict=True)}
+        window = {_WINDOW: [Hook("on_window", gated=True)]}
+        self._rehearsal = Rehearsal(self._copy, self._hooks | window, scenes | {_WINDOW: (_WINDOW,)})
 
     def _table(self) -> Table:
         layers = self.node.settings["layers"]
@@ -104,15 +105,30 @@ class Cuda(ProbeCollector[Activity]):
             "family": layer,
             "rehearsal": self._rehearsal,
             "returning": self.object.maps["returning"],
-            "withdrawn": self._lose_sight,
+            "withdrawn": self._sight.lose,
             "passing": Passing(
                 passes_on,
                 partial(user_of, self.node.proc),
                 PassingProcesses(maps["passing"], maps["passing_processes"]),
-                self._lose_counted,
+                self._sight.lose_counted,
             ),
-            "linked": LinkedProcesses(maps["linked"], maps["linked_processes"]) if process_links.supported() else None,
+            "linked": {it: self._linked(it) for it in self._groups} if process_links.supported() else {},
+            "waiting": Waiting(self.object, self._sight),
+            "windows": lambda: (self._window_hits(), self._window_price()),
         }
+
+    def _window_hits(self) -> Mapping[str, int]:
+        seen = self.object.maps["windows"].sums()
+        return {it.name: seen[api] for api, it in enumerate(FUNCTIONS, 1) if seen[api]}
+
+    def _window_price(self) -> float:
+        """Return the seconds that a call in a window takes longer."""
+        costs = self.node.trial.costs
+        return self._rehearsal.costs.get(_WINDOW) or (costs and costs.of("emulated", returns=False)) or 0.0
+
+    def _linked(self, group: str) -> LinkedProcesses:
+        maps, returns = self.object.maps, group != LAUNCHES
+        return LinkedProcesses(maps["linked"], maps["linked_processes"], GROUPS.index(group), waits=returns)
 
     def _receivers(self) -> Receivers:
         profiled = {"allocations": self.profiling.allocated} if self.profiling else {}
@@ -133,23 +149,54 @@ class Cuda(ProbeCollector[Activity]):
         """The API layer of which launches may be probed in windows: with both, the runtime's stay exact."""
         return "runtime" if self.node.settings["layers"] == "runtime" else "driver"
 
-    def _subject(self) -> Subject:
-        self._launches = CudaLaunches(self.probes, self.object.maps, self._bounded)
-        return self._launches
+    @property
+    def _groups(self) -> Collection[str]:
+        """The functions that may be left out in a process. Allocations only where those of others are seen meanwhile,
+        and are in no profile.
+        """
+        memory = process_links.supported() and not self._profiles
+        return GROUPS if memory else (LAUNCHES, TRANSFERS)
+
+    def _subjects(self) -> Sequence[Subject]:
+        maps, layer = self.object.maps, self._bounded
+        self._later = [GroupCalls(TRANSFERS, layer, self.probes, maps, self._window_price)]
+        if MEMORY in self._groups:
+            totals = [
+                (of, kind)
+                for of, name in self._names.layer.items()
+                for kind, memory in self._names.memory.items()
+                if name == layer and memory != "vmm"
+            ]
+            price, lose = self._window_price, self._sight.lose_allocations
+            self._sight.memory = Allocations(layer, self.probes, maps, price, totals, lose, self._sight.meet)
+            self._later.append(self._sight.memory)
+        self._launches = CudaLaunches(self.probes, maps, layer, others=self._later)
+        return [self._launches, *self._later]
+
+    def start(self) -> None:
+        super().start()
+        for subject, watch in zip(self._later, self.watches[1:], strict=False):
+            subject.watch = watch
+        if self.profiling:
+            self.profiling.start()
 
     def _read(self) -> Mapping[int, Activity]:
         seen = self._counted.read()
-        if self.watch:
-            for pid, activity in seen.items():
-                self._launches.add(activity, self.watch.missed(pid))
+        for pid, activity in seen.items() if self.watch else ():
+            self._launches.add(activity, self.watch.missed(pid) if self.watch else {})
+            for it in self._later:
+                it.add(activity, it.missed(pid), it.leaves_out(pid))
         return seen
 
     def _take(self, pids: Collection[int]) -> Mapping[int, Activity]:
         taken = self._counted.take(pids)
-        if self.watch:
-            for pid in pids:
-                activity = taken.get(pid, Activity())
-                self._launches.add(activity, self.watch.finish(pid, self._launches.last(activity)))
+        for pid in pids if self.watch else ():
+            activity = taken.get(pid, Activity())
+            absent = [it.leaves_out(pid) for it in self._later]
+            if self.watch:
+                self._launches.add(activity, self.watch.finish(pid, self._launches.last(pid, activity)))
+            for it, unknown in zip(self._later, absent, strict=True):
+                it.add(activity, it.finish(pid, activity), unknown)
         return taken
 
     def _samples(self) -> Iterator[Sample]:
@@ -160,7 +207,7 @@ class Cuda(ProbeCollector[Activity]):
         missed = self._missed()
         for process in processes:
             exemplars = partial(self._exemplars.of, process.pid)
-            unseen = process.pid in self._unseen | missed and not process.ended
+            unseen = process.pid in self._sight.unknown | missed and not process.ended
             yield from samples(process, self._names, self.node.clock.wall_ns, exemplars, unseen)
             if process.replaced and process.pid in self.ledger and process.pid not in covered:
                 # All calls of the program that runs now are among those of the one before, so it has no other series.
@@ -168,10 +215,15 @@ class Cuda(ProbeCollector[Activity]):
             if not process.ended:
                 devices = process.activity.devices.keys() - {UNKNOWN_DEVICE}
                 only = process.activity.gpus.get(0, {}) if len(devices) <= 1 else {}
-                seen = process.pid in covered and (not self.watch or self.watch.whole(process.pid))
+                seen = process.pid in covered and self._is_whole(process.pid)
                 yield metrics.SEEN_FROM_START.sample(int(seen), {**process.labels, **only})
             if not process.ended and process.pid in covered:
                 yield from self._unattributed(process)
+
+    def _is_whole(self, pid: int) -> bool:
+        """Return whether no call of a process was left out, or was by an estimate only."""
+        left_out = self._sight.is_partial(pid) or any(it.left_out(pid) for it in self._later)
+        return not left_out and (not self.watch or self.watch.whole(pid))
 
     def _missed(self) -> set[int]:
         """Return the processes with calls on memory for which the table of calls in flight had no room."""
@@ -192,9 +244,7 @@ class Cuda(ProbeCollector[Activity]):
 
     def _gpus_of(self, pid: int, activity: Activity) -> Mapping[int, Labels]:
         """Contexts older than the probes may be on any GPU: then what came first is not known."""
-        first = activity.first
-        if first is not None and self.object.maps["covered"].get(pid) is None:
-            first = None
+        first = activity.first if self._sight.sees_contexts(pid) else None
         return self._on_gpus.labels(pid, activity.used, first)
 
     def close(self) -> None:
@@ -208,18 +258,9 @@ class Cuda(ProbeCollector[Activity]):
         sees_memory = any(layer(name) == "driver" for name in probed) and self.returns
         try:
             if sees_memory:
-                self._cover(pid, library, from_first_call)
+                self._sight.start(pid, library, from_first_call, self.probes.passed_by)
         finally:  # last: a process that is known is known whole
             super().process_started(pid, library, from_first_call)
-
-    def _cover(self, pid: int, library: Library, from_first_call: bool) -> None:
-        """Take note whether all calls of a process are seen: of each library, but those that only pass calls on."""
-        if not from_first_call:
-            self._joined.setdefault(pid, set()).add(library.path)
-        if pid in self._unseen or self._joined.get(pid, set()) - self.probes.passed_by(pid):
-            self.object.maps["covered"].take([pid])
-        elif from_first_call:
-            self.object.maps["covered"].set(pid, 1)
 
     def _drop(self, pids: Collection[int]) -> None:
         """Remove what the kernel keeps of processes besides their counts. First that all their calls were seen: a copy
@@ -229,24 +270,13 @@ class Cuda(ProbeCollector[Activity]):
         forget(self.object, pids)
 
     def _forget(self, pids: Collection[int]) -> None:
-        self._unseen.difference_update(pids)
-        for pid in pids:
-            self._joined.pop(pid, None)
+        self._sight.forget(pids)
         self._exemplars.forget(pids)
         for pid in pids:
             self._on_gpus.forget(pid)
 
     def _sweep(self, end: ContextEnd) -> None:
         self.object.programs["sweep"].run(struct.pack("=3Q", end.tgid, end.context, end.before_ns))
-
-    def _lose_sight(self, pids: Collection[int]) -> None:
-        """Mark processes with calls that are not seen for a while: their allocated memory is unknown from then on."""
-        self.object.maps["covered"].take(pids)
-        self._unseen.update(pids)
-
-    def _lose_counted(self, pids: Collection[int]) -> None:
-        """Do the same for those with counts."""
-        self._lose_sight([pid for pid in pids if self.object.maps["processes"].get(pid) is not None])
 
     def _hits(self) -> Mapping[str, int]:
         return {function(api).name: calls for api, calls in self._counted.hits().items()}

@@ -76,7 +76,7 @@ def function(symbol: str) -> str:
 
 
 def _launch(api: int) -> Hook:
-    return Hook("on_launch", api, gated=True, sampled=True, of_one="on_launch_of_one")
+    return Hook("on_launch", api, gated=True, sampled="launches", of_one="on_launch_of_one")
 
 
 class Hip(CallCollector):
@@ -137,7 +137,8 @@ class Hip(CallCollector):
         user = partial(user_of, self.node.proc)
         passing = Passing(self._interposers.passes_on, user, processes, self._lose_counted)
         maps = self.object.maps
-        linked = LinkedProcesses(maps["linked"], maps["linked_processes"]) if process_links.supported() else None
+        rows = LinkedProcesses(maps["linked"], maps["linked_processes"])
+        linked = {"launches": rows} if process_links.supported() else {}
         return {**super()._options(), "withdrawn": self._unseen.update, "passing": passing, "linked": linked}
 
     def _lose_counted(self, pids: Collection[int]) -> None:

@@ -151,7 +151,9 @@ class Verbs(ProbeCollector[Activity]):
             "rehearsal": self._rehearsal,
             "returning": maps["returning"],
             "since": maps["posts_since"],
-            "linked": LinkedProcesses(maps["linked"], maps["linked_processes"]) if process_links.supported() else None,
+            "linked": {"posts": LinkedProcesses(maps["linked"], maps["linked_processes"])}
+            if process_links.supported()
+            else {},
         }
 
     def _interest(self) -> Interest:

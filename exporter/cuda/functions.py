@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from exporter.bpf.btf import Btf
@@ -15,6 +16,8 @@ from exporter.bpf.hook import Hook
 from exporter.bpf.rehearsal import Scene
 
 NO_ARGUMENT = 255
+LAUNCHES, TRANSFERS, MEMORY = GROUPS = ("launches", "transfers", "memory")
+"""Groups of functions that are left out together, in this order: enum group of bpf/cuda/cuda.h."""
 
 
 def layer(symbol: str) -> str:
@@ -40,6 +43,15 @@ class CudaFunction:
     def layer(self) -> str:
         return layer(self.name)
 
+    @property
+    def group(self) -> str:
+        """The functions with which it may be left out where it costs too much; empty for none."""
+        if self.launches:
+            return LAUNCHES
+        if self.effect.startswith("copy") or self.effect == "wait":
+            return TRANSFERS if self.program == "on_enter" else ""
+        return MEMORY if self.effect.startswith(("allocate", "register")) or self.effect == "free" else ""
+
     def cookie(self, types: Btf, api: int) -> int:
         """The 64-bit number its probes carry: struct cookie of bpf/cuda/cuda.h."""
         named = {
@@ -49,24 +61,30 @@ class CudaFunction:
         cookie = types.struct("cookie")(api=api, bytes_at=self.bytes_at, host_at=self.host_at, **named)
         return int.from_bytes(bytes(cookie), sys.byteorder)
 
-    def hooks(self, types: Btf, api: int, all_errors: bool, bounded: bool = False) -> list[Hook]:
+    def hooks(self, types: Btf, api: int, all_errors: bool, bounded: Collection[str] = ()) -> list[Hook]:
         """Return what runs at it. `all_errors`: errors are counted also where the result is otherwise of no interest.
 
-        `bounded`: where it launches, and costs too much, it may be probed in windows. Not if its errors count too.
+        `bounded`: the groups of functions that may be left out. Not launches if their errors count too.
         """
         cookie = self.cookie(types, api)
+        group = self.group if self.group in bounded else ""
+        own = f"{self.program}_of_one" if group else ""
         if self.program in ("on_enter", "on_free"):  # these count calls too
-            return [Hook(it, cookie, it == "on_return", numbered=True) for it in (self.program, "on_return")]
+            window = "on_window" if group else ""
+            return [
+                Hook(self.program, cookie, numbered=True, sampled=group, of_one=own, window=window),
+                Hook(
+                    "on_return", cookie, returns=True, numbered=True, sampled=group, of_one="on_return" if group else ""
+                ),
+            ]
         failing = (
             [Hook("on_failure", cookie, returns=True, gated=True)]
             if all_errors and self.program != "on_context"
             else []
         )
-        sampled = bounded and bool(self.launches) and not failing
-        return [
-            Hook(self.program, cookie, gated=True, sampled=sampled, of_one=f"{self.program}_of_one" if sampled else ""),
-            *failing,
-        ]
+        if failing:
+            group = own = ""
+        return [Hook(self.program, cookie, gated=True, sampled=group, of_one=own), *failing]
 
 
 def scene(function: CudaFunction) -> Scene:

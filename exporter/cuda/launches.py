@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from exporter.cuda.activity import Activity, Launches
 from exporter.cuda.functions import FUNCTIONS
@@ -27,6 +27,16 @@ class _Calls:
     others: dict[int, float] = field(default_factory=lambda: defaultdict(float))
 
 
+class LeftOutLater(Protocol):
+    """Functions of CUDA that may be left out too."""
+
+    rank: int
+    apis: Collection[int]
+
+    def leaves_out(self, pid: int) -> bool:
+        """Return whether calls of a process may be left out now."""
+
+
 _Launched = list[tuple[CallKey, LaunchRow]]
 _Called = list[tuple[CallKey, int]]
 _TRIES = 2
@@ -40,15 +50,24 @@ def _went_on(rows: tuple[_Called, _Launched, _Called]) -> int:
 
 class CudaLaunches:
     """A governor's Subject. The reference are all other calls of the process: copies, waits and allocations of a loop
-    go with its launches. `layer` is the one of which launches may be probed in windows.
+    go with its launches. `layer` is the one of which launches may be probed in windows. `others` has the subjects of
+    functions that are left out later: while they are, their calls are no reference.
     """
 
     name, rank = "cuda", LAUNCHES_FIRST
-    unit_bound, unit_flag = inf, ""
+    unit_bound, unit_flag, calls_only = inf, "", False
 
     def __init__(
-        self, probes: Prices, maps: Mapping[str, Map], layer: str, cpu: Callable[[int], float] = cpu_seconds
+        self,
+        probes: Prices,
+        maps: Mapping[str, Map],
+        layer: str,
+        cpu: Callable[[int], float] = cpu_seconds,
+        others: Collection[LeftOutLater] = (),
     ) -> None:
+        self._others = others
+        self._elsewhere = {api for it in others for api in it.apis}
+        """Functions of which another subject has the cost."""
         self._probes, self._maps, self._cpu = probes, maps, cpu
         self._sampled = {api for api, it in enumerate(FUNCTIONS, 1) if it.launches and it.layer == layer}
         self._first = layer == "runtime"
@@ -56,7 +75,7 @@ class CudaLaunches:
         self._symbol = FUNCTIONS[min(self._sampled) - 1].name
 
     def sampled_files(self) -> Mapping[int, SubjectFile]:
-        return self._probes.sampled_files()
+        return self._probes.sampled_files("launches")
 
     def sampled_cost(self) -> float | None:
         """Return the seconds that probes took at the launches of all processes that run; None without prices."""
@@ -67,9 +86,9 @@ class CudaLaunches:
 
     def tallies(self, pids: Collection[int]) -> Mapping[int, ProcessTally]:
         calls = self._read(pids)
-        return {pid: self._tally(calls[pid], cpu) for pid, cpu in cpu_times(pids, self._cpu).items()}
+        return {pid: self._tally(pid, calls[pid], cpu) for pid, cpu in cpu_times(pids, self._cpu).items()}
 
-    def last(self, activity: Activity) -> Callable[[ProcessTally], ProcessTally]:
+    def last(self, pid: int, activity: Activity) -> Callable[[ProcessTally], ProcessTally]:
         """Return what makes the last tally of a process that has ended; its CPU time is not known any more."""
         calls = _Calls()
         for device, counts in activity.devices.items():
@@ -77,7 +96,7 @@ class CudaLaunches:
                 self._add_launches(calls, device, api, launches.calls)
             for api, count in counts.calls.items():
                 calls.others[api] += count
-        return lambda before: self._tally(calls, before.cpu)
+        return lambda before: self._tally(pid, calls, before.cpu)
 
     def add(self, activity: Activity, missed: Counts | None) -> None:
         """Add to the counts of a process what was estimated, as Estimates.missed returns it.
@@ -119,13 +138,16 @@ class CudaLaunches:
         else:
             calls.others[api] += count
 
-    def _tally(self, calls: _Calls, cpu: float) -> ProcessTally:
+    def _tally(self, pid: int, calls: _Calls, cpu: float) -> ProcessTally:
+        absent = tuple(it.rank for it in self._others if it.leaves_out(pid))
+        unseen = {api for it in self._others if it.rank in absent for api in it.apis}
         return ProcessTally(
             counts=calls.launches,
-            reference=sum(calls.others.values()),
+            reference=sum(count for api, count in calls.others.items() if api not in unseen),
             cost=sum(count * self._price(api) for (_, api), count in calls.launches.items()),
-            other=sum(count * self._price(api) for api, count in calls.others.items()),
+            other=sum(count * self._price(api) for api, count in calls.others.items() if api not in self._elsewhere),
             cpu=cpu,
+            measure=absent,
             begun=self._first or bool(calls.launches or calls.others),
         )
 

@@ -28,7 +28,8 @@ USED = Metric(
     "Bytes allocated and not freed, as the probes saw them; allocations older than the probes are missing. Absent "
     "where a part is untracked, a call found no room in the table of calls in flight or was made on a signal stack "
     "inside another call, return probes were off for a while, another program replaced the process's program (exec), "
-    "or a destroyed context may have been the context of a part.",
+    "a destroyed context may have been the context of a part, or allocations were probed in windows "
+    "(--overhead.max-ratio).",
     Kind.GAUGE,
     "By",
     labels=("api_layer", "memory"),
@@ -37,7 +38,8 @@ USED = Metric(
 UNTRACKED = Metric(
     "gpu.cuda.memory.untracked",
     "Bytes of successful allocations that the table of live allocations did not take: it was full, or the process had "
-    "its share of it. Included in the allocations, but not in the frees. See --collector.cuda.live-allocations.",
+    "its share of it. Or that were taken out of it, as allocations were probed in windows (--overhead.max-ratio). "
+    "Included in the allocations, but not in the frees. See --collector.cuda.live-allocations.",
     Kind.COUNTER,
     "By",
     labels=("api_layer", "memory"),
@@ -54,7 +56,8 @@ UNMATCHED_FREES = Metric(
 )
 CALLS = Metric(
     "gpu.cuda.api.calls",
-    "Calls by function, failed calls included. A runtime call makes driver calls: do not add the layers.",
+    "Calls by function, failed calls included. A runtime call makes driver calls: do not add the layers. Estimates "
+    "for functions with an accel_exporter_probe_sampled_ratio below 1, and absent while these are unknown.",
     Kind.COUNTER,
     labels=("api_layer", "api"),
     process=True,
@@ -102,7 +105,8 @@ COPIED = Metric(
     "gpu.cuda.memory.copies",
     "Bytes of copies that the driver accepted; a copy may still be in progress. host_memory is the kind of host "
     "memory; pageable appears only for processes observed from their first call on with all their host memory seen. "
-    "Copies inside graphs and kernels are not seen.",
+    "Copies inside graphs and kernels are not seen. Absent for a process while copies are probed in windows "
+    "(--overhead.max-ratio), and without those of this time.",
     Kind.COUNTER,
     "By",
     labels=("direction", "host_memory"),
@@ -111,7 +115,8 @@ COPIED = Metric(
 WAITED = Metric(
     "gpu.cuda.sync_wait",
     "Time that threads were blocked in calls that wait for the GPU. cuda* calls wait in cu* calls: do not add the "
-    "layers.",
+    "layers. Absent for a process while waits are probed in windows (--overhead.max-ratio), and without those of this "
+    "time.",
     Kind.HISTOGRAM,
     "s",
     labels=("api_layer", "api"),
@@ -130,7 +135,8 @@ SEEN_FROM_START = Metric(
     "gpu.cuda.seen_from_start",
     "1 for a process with every call seen; 0 for a process that was already running, that replaced its program (exec) "
     "and may have made calls before this was noticed, or without return probes: memory allocated earlier has no "
-    "metric of its own. 0 also if an unknown number of launches is in no count (--overhead.max-ratio).",
+    "metric of its own. 0 also if an unknown number of launches is in no count, or copies, waits or allocations were "
+    "probed in windows (--overhead.max-ratio).",
     Kind.GAUGE,
     process=True,
 )

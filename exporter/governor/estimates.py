@@ -6,6 +6,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, NamedTuple
 
 Counts = Mapping[Any, int]
@@ -39,13 +40,17 @@ class ProcessTally(NamedTuple):
     """CPU time of the process, with both."""
     yielding: float = 0.0
     """The part of `other` of functions that are left out before these."""
+    saved: float = 0.0
+    """The part of `cost` that probes did not take, as windows have cheaper ones: `cost` is that of all calls seen."""
+    measure: tuple[int, ...] = ()
+    """Meaning of `reference`: where that changes, counts of before and after cannot be compared."""
     begun: bool = True
     """False if the process cannot have made any of these calls yet, as others come first."""
 
     @property
     def own(self) -> float:
         """CPU time without probes."""
-        return self.cpu - self.cost - self.other
+        return self.cpu - (self.cost - self.saved) - self.other
 
     @classmethod
     def first(cls, now: ProcessTally) -> ProcessTally:
@@ -53,7 +58,7 @@ class ProcessTally(NamedTuple):
 
         CPU time before its first call is nothing to go by.
         """
-        return cls({}, 0.0, 0.0, 0.0, now.own)
+        return cls({}, 0.0, 0.0, 0.0, now.own, measure=now.measure)
 
 
 _NOTHING = ProcessTally({}, 0.0, 0.0, 0.0, 0.0)
@@ -65,6 +70,7 @@ class _Piece:
 
     counts: Counter[Any] = field(default_factory=Counter)
     reference: float = 0.0
+    """Minus infinity where what it is a count of has changed."""
     own: float = 0.0
     cpu: float = 0.0
 
@@ -117,6 +123,9 @@ class Estimate:
 
     def advance(self, now: ProcessTally, probed: bool) -> None:
         """Add the time since the last call, in which the calls were probed or not."""
+        if now.measure != self.at.measure:
+            for piece in (*self._before, self._window, self._gap):
+                piece.reference = -inf
         (self._window if probed else self._gap).add(self.at, now)
         self.at = now
 
@@ -174,7 +183,8 @@ class Estimate:
 
     def _forget(self) -> None:
         """Drop windows that are not needed for the next gap: the newest is, and more until they hold plenty."""
-        by_time = not any(it.reference for it in self._before)
+        references = [it.reference for it in self._before]
+        by_time = min(references) < 0 or not any(references)
         held = [it.own if by_time else it.reference for it in self._before]
         while len(held) > 1 and sum(held[1:]) >= (_PLENTY_SECONDS if by_time else _PLENTY):
             held.pop(0)
@@ -277,7 +287,8 @@ class Estimates:
                 return {}
             if known.owner is not None:
                 at = known.at
-                known.advance(last(at)._replace(cost=at.cost, other=at.other, cpu=at.cpu), probed=False)
+                now = last(at)._replace(cost=at.cost, saved=at.saved, other=at.other, cpu=at.cpu)
+                known.advance(now, probed=False)
                 known.settle()
             return None if known.unknown or known.pending else known.missed
 

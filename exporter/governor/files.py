@@ -33,10 +33,13 @@ class ProbedFile(Protocol):
         """The processes that use the file."""
 
     def probe(self, on: bool) -> None:
-        """Attach or detach the functions that may be probed in windows; nothing where that is so already."""
+        """Attach what the functions have in windows, or detach it; nothing where that is so already."""
 
     def keep(self, pids: Collection[int]) -> Collection[int]:
         """Keep them attached in just these processes, whatever `probe` does. Return those where they are."""
+
+    def restore(self) -> None:
+        """Attach all that was there before the first gap, as windows have ended."""
 
 
 class Bounds(NamedTuple):
@@ -158,6 +161,7 @@ class WindowedFile:
             self._cycle()
             return
         self._estimates.end(self)
+        self.probed.restore()
         self._standings.kept = set(self.probed.keep(()))
         self._newcomers.watched.clear()
         self._step, self.due = self._look, self._clock() + LOOK_SECONDS
@@ -279,7 +283,7 @@ class WindowedFile:
         """Return what the functions cost a process: nothing by its own bound where it is less than `least` seconds."""
         rate = max(0.0, after.cost - before.cost) / seconds
         own, used = self._pressure(before, after, least)
-        return _Weight(own, max(own, rate / cap), rate, used)
+        return _Weight(own, max(own, rate / cap), max(0.0, rate - (after.saved - before.saved) / seconds), used)
 
     def _pressure(self, before: ProcessTally, after: ProcessTally, least: float) -> tuple[float, float]:
         """Return the cost of the functions in parts of what it may be, and that of all in parts of the bound."""
@@ -290,4 +294,4 @@ class WindowedFile:
         kept = other - (after.yielding - before.yielding)
         units = after.reference - before.reference
         pressure = cost / max(allowed - kept, _SMALLEST * allowed), cost / units / self._bounds.unit if units else 0.0
-        return max(pressure), (cost + other) / allowed
+        return max(pressure), (cost - (after.saved - before.saved) + other) / allowed

@@ -16,15 +16,15 @@ SAMPLED = Metric(
 LEVEL = Metric(
     "accel_exporter.probe.throttle.level",
     "Reduction of probing to stay within --overhead.max-ratio: 0 none, 1 the symbol is probed in windows. A window "
-    "covers all processes that use the file; from Linux 6.11 on, without processes in which launches cost less. The "
+    "covers all processes that use the file; from Linux 6.11 on, without processes in which the calls cost less. The "
     "process with the highest cost for its CPU time decides.",
     Kind.GAUGE,
     labels=_OF,
 )
 UNCOUNTED = Metric(
     "accel_exporter.probe.uncounted.processes",
-    "Processes with an unknown number of calls at present: their counters of calls that are probed in windows are "
-    "absent, as the windows hold too little to estimate them.",
+    "Processes with unknown counts at present: their counters of calls that are probed in windows are absent, as the "
+    "windows hold too little to estimate them, or what CUDA copies, waits and allocations did, which is not estimated.",
     Kind.GAUGE,
     labels=("probe",),
 )

@@ -8,7 +8,7 @@ from typing import Protocol
 from exporter.governor.estimates import ProcessTally
 from exporter.governor.files import ProbedFile
 
-LAUNCHES_FIRST, MESSAGES_SECOND, POSTS_THIRD = range(3)
+LAUNCHES_FIRST, MESSAGES_SECOND, POSTS_THIRD, TRANSFERS_FOURTH, COLLECTIVES_FIFTH, MEMORY_LAST = range(6)
 """The order in which functions are left out where a process has several that cost too much."""
 
 
@@ -29,8 +29,8 @@ class Prices(Protocol):
     def price(self, symbol: str) -> float | None:
         """Return the seconds that probes take at one call; None where that is not known."""
 
-    def sampled_files(self) -> Mapping[int, SubjectFile]:
-        """Return the files with functions that may be probed in windows, each under a key of its own."""
+    def sampled_files(self, group: str) -> Mapping[int, SubjectFile]:
+        """Return the files with functions of a group that may be probed in windows, each under a key of its own."""
 
 
 class Subject(Protocol):
@@ -43,6 +43,8 @@ class Subject(Protocol):
     """Seconds that these probes may take, on average, of each unit of the reference; infinite without such a bound."""
     unit_flag: str
     """The flag that sets it."""
+    calls_only: bool
+    """True if only calls are estimated, so that something is unknown of each process in windows."""
 
     def sampled_files(self) -> Mapping[int, SubjectFile]:
         """Return the files that have such functions, each under a key of its own."""

@@ -40,7 +40,7 @@ class HipLaunches:
     """
 
     name, rank = "hip", LAUNCHES_FIRST
-    unit_bound, unit_flag = inf, ""
+    unit_bound, unit_flag, calls_only = inf, "", False
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class HipLaunches:
         self._launching = launching
 
     def sampled_files(self) -> Mapping[int, SubjectFile]:
-        return self._probes.sampled_files()
+        return self._probes.sampled_files("launches")
 
     def sampled_cost(self) -> float | None:
         """Return the seconds that probes took at the launches of all processes that run; None without prices."""

@@ -56,7 +56,7 @@ class NcclFunction:
         """Return what runs at it: one program at its entry, and one at its return where that is of interest."""
         cookie = self.cookie(types, api, layout)
         if self.is_message and not time_messages:
-            return [Hook("on_message", cookie, sampled=True)]
+            return [Hook("on_message", cookie, sampled="messages")]
         if not self.paired:
             return [Hook("on_call", cookie)]
         return [Hook(it, cookie, it == "on_return", numbered=True) for it in ("on_enter", "on_return")]

@@ -23,7 +23,7 @@ class Messages:
     """A governor's Subject. The reference are groups: each has a number of messages that stays much the same."""
 
     name, rank = "nccl", MESSAGES_SECOND
-    unit_flag = "--collector.nccl.group-overhead-seconds"
+    unit_flag, calls_only = "--collector.nccl.group-overhead-seconds", False
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Messages:
             self._symbols.setdefault(numbers[it.kind], it.name)
 
     def sampled_files(self) -> Mapping[int, SubjectFile]:
-        return self._probes.sampled_files()
+        return self._probes.sampled_files("messages")
 
     def sampled_cost(self) -> float | None:
         """Return the seconds that the probes of all messages took; None while prices are not known."""

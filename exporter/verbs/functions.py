@@ -94,8 +94,8 @@ def _in_windows(op: str) -> list[Hook]:
     same program serves a process on its own."""
     entry, returned = f"{op}_enter", f"{op}_return"
     return [
-        Hook(entry, numbered=True, sampled=True, of_one=f"{entry}_of_one"),
-        Hook(returned, returns=True, sampled=True, of_one=returned),
+        Hook(entry, numbered=True, sampled="posts", of_one=f"{entry}_of_one"),
+        Hook(returned, returns=True, sampled="posts", of_one=returned),
     ]
 
 

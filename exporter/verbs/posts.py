@@ -32,7 +32,7 @@ def _passed(reading: _Reading) -> float:
 class PostProbes(Protocol):
     """The part of exporter.bpf.probe.Probes that is used here."""
 
-    def sampled_files(self) -> Mapping[int, SampledFile]: ...
+    def sampled_files(self, group: str) -> Mapping[int, SampledFile]: ...
 
 
 class CountedPosts:
@@ -42,7 +42,7 @@ class CountedPosts:
     """
 
     name, rank = "verbs", POSTS_THIRD
-    unit_bound, unit_flag = inf, ""
+    unit_bound, unit_flag, calls_only = inf, "", False
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class CountedPosts:
         self._probes, self._costs, self._activities, self._cpu = probes, costs, activities, cpu
 
     def sampled_files(self) -> Mapping[int, SampledFile]:
-        return self._probes.sampled_files()
+        return self._probes.sampled_files("posts")
 
     def sampled_cost(self) -> float | None:
         """Return the seconds that probes took at the posts of all processes that run; None without prices."""

@@ -170,7 +170,7 @@ def test_requests_before_a_gap_are_not_taken_for_later_ones(monkeypatch: pytest.
     with Job() as job, observe() as observed:
         attached(observed, job).create()
         job.connect()
-        [file] = observed.collector.probes.sampled_files().values()
+        [file] = observed.collector.probes.sampled_files("posts").values()
 
         def completed() -> int:
             job.step("complete", 1, 0)

@@ -667,7 +667,7 @@ def test_a_process_that_has_just_ended(
 @pytest.mark.parametrize(
     ("bound", "cost", "status", "part"),
     [
-        (0.01, 0.7e-6, Status.OK, "a hit costs 0.7 µs; calls that may be estimated are probed in windows"),
+        (0.01, 0.7e-6, Status.OK, "a hit costs 0.7 µs; calls that may be left out are probed in windows"),
         (0.01, 0.7e-6, Status.OK, "1.00% of a process's CPU time, or 0.5 cores of all processes together"),
         (0.01, None, Status.INFO, "is unknown on this node: no limit applies"),
         (0.0, 0.7e-6, Status.INFO, "no limit: every call is probed"),

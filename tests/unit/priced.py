@@ -14,5 +14,5 @@ class Probes:
     def price(self, symbol: str) -> float | None:
         return self._prices.get(symbol)
 
-    def sampled_files(self) -> Mapping[int, SampledFile]:
+    def sampled_files(self, group: str) -> Mapping[int, SampledFile]:
         return {}

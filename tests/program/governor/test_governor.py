@@ -408,11 +408,11 @@ def test_a_failure_is_logged_and_tried_again(caplog: pytest.LogCaptureFixture) -
     until(lambda: "cannot be bounded" in caplog.text, "logged")
     until(lambda: [*watches[1].collect()][1:], "looked at")
     for it in watches:
-        governor.leave(it)
+        governor.leave([it])
     until(lambda: governor.thread is None, "ended")
     [again] = [it for it in (governor.watch(working),) if it]
     until(lambda: [*again.collect()][1:], "looked at")
-    governor.leave(again)
+    governor.leave([again])
     until(lambda: governor.thread is None, "ended")
 
 

@@ -10,7 +10,16 @@ import pytest
 
 from exporter.bpf import multi
 from exporter.bpf.libbpf import Link
-from exporter.bpf.process_links import MOST, LinkedProcesses, ProcessLinks, supported
+from exporter.bpf.process_links import (
+    BLIND,
+    LEAVING,
+    LINKED_MARK,
+    MOST,
+    LinkedProcesses,
+    ProcessLinks,
+    linked_key,
+    supported,
+)
 from exporter.bpf.uprobe import AttachError
 
 
@@ -45,8 +54,8 @@ class Written:
     def set(self, key: Any, value: Any) -> None:
         self._done.append((self._name, key, value))
 
-    def take(self, pids: Collection[int]) -> None:
-        self._done.append((self._name, "take", *pids))
+    def delete(self, key: int) -> None:
+        self._done.append((self._name, "delete", key))
 
 
 def test_calls_are_handed_over_while_both_links_are_there() -> None:
@@ -57,10 +66,29 @@ def test_calls_are_handed_over_while_both_links_are_there() -> None:
     assert ({7}, []) == kernel.keep(7)
     both = [("attach", 8), ("processes", 0, 2), ("linked", 8, 1)]
     assert ({7, 8}, both) == kernel.keep(7, 8)
-    assert ({8}, [("linked", "take", 7), ("processes", 0, 1), ("close", 7)]) == kernel.keep(8)
+    assert ({8}, [("linked", "delete", 7), ("processes", 0, 1), ("close", 7)]) == kernel.keep(8)
     kernel.done.clear()
     kernel.links.leave([8, 9])
-    assert [("linked", "take", 8), ("processes", 0, 0), ("close", 8)] == kernel.done
+    assert [("linked", "delete", 8), ("processes", 0, 0), ("close", 8)] == kernel.done
+
+
+def test_calls_that_wait_for_their_return_are_waited_for() -> None:
+    """While a process has its row, its links see calls that began in them; no time with links has the row of another
+    time, nor one of which returns are not seen."""
+    done: list[tuple[Any, ...]] = []
+    rows = LinkedProcesses(Written("linked", done), Written("processes", done), group=2, waits=True)  # type: ignore[arg-type]
+    links = ProcessLinks(
+        rows, lambda pid: Link(lambda: done.append(("close", pid))), lambda pids: done.append((*pids,))
+    )
+    links.keep([7])
+    row = LINKED_MARK | 1
+    assert [("processes", 2, 1), ("linked", linked_key(7, 2), row)] == done
+    done.clear()
+    links.keep([])
+    handed_back = ("linked", 2 << 32 | 7, row | LEAVING)
+    assert [handed_back, (7,), ("linked", "delete", 2 << 32 | 7), ("processes", 2, 0), ("close", 7)] == done
+    links.keep([7], since=0)
+    assert ("linked", linked_key(7, 2), LINKED_MARK | BLIND | 2) == done[-1]
 
 
 def test_a_process_that_cannot_be_attached_to(caplog: pytest.LogCaptureFixture) -> None:

@@ -31,10 +31,10 @@ class FakeMap:
     def items(self) -> Iterator[tuple[Any, Any]]:
         return iter(list(self.rows))
 
-    def sums(self, by: str, of: str) -> Counter[int]:
+    def sums(self, by: str, of: str = "") -> Counter[int]:
         added = Counter[int]()
         for key, value in self.rows:
-            added[getattr(key, by)] += getattr(value, of)
+            added[getattr(key, by)] += getattr(value, of) if of else value
         return added
 
     def get(self, key: Any) -> Any | None:

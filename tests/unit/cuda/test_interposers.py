@@ -70,7 +70,7 @@ def test_a_file_of_another_user(owner: int, found: bool) -> None:
 
 
 def beside(pid: int, library: Library, users: Iterable[int] = ()) -> ProbedLibrary:
-    hooked = cast("Hooked", SimpleNamespace(library=library, number=7))
+    hooked = cast("Hooked", SimpleNamespace(library=library, numbers=[7]))
     return ProbedLibrary(hooked, (), users=dict.fromkeys([pid, *users], Protection(False, False)))
 
 
@@ -181,5 +181,4 @@ def test_a_kernel_without_room() -> None:
 
     scene.passing.set = fail  # type: ignore[method-assign]
     scene.known.keep(7, {11})
-    scene.known.keep(None, {11})
     assert ({}, {7: 0}) == (scene.passing, scene.processes)

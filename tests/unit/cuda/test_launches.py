@@ -89,5 +89,5 @@ def test_counts_that_are_not_known() -> None:
 
 def test_the_last_tally_is_of_what_was_counted() -> None:
     counts = Counts(launches={LAUNCH: Launches(100, 77)}, calls={COPY: 20, WAIT: 1})
-    last = made().last(Activity(devices={3: counts}))(ProcessTally({}, 0, 0, 0, 33.0))
+    last = made().last(1, Activity(devices={3: counts}))(ProcessTally({}, 0, 0, 0, 33.0))
     assert ({(3, LAUNCH): 100}, 21, 33.0) == (last.counts, last.reference, last.cpu)

@@ -78,6 +78,9 @@ class File:
         self.kept = list(pids) if self.alone else []
         return self.kept
 
+    def restore(self) -> None:
+        self.on = True
+
     def pass_until(self, time: float) -> None:
         for pid, job in self.jobs.items():
             job.run(max(0.0, time - self.clock.now), self.on or pid in self.kept)
@@ -87,7 +90,7 @@ class File:
 class Subject:
     """A collector of these files."""
 
-    name, unit_flag = "nccl", "--units"
+    name, unit_flag, calls_only = "nccl", "--units", False
 
     def __init__(self, *files: File, rank: int = 0, threads: Collection[Job] = (), unit_bound: float = inf) -> None:
         """`threads`: what else is in the one process."""

@@ -297,3 +297,33 @@ def test_a_process_of_two_files_goes_by_one() -> None:
     estimates.advance(OWNER, {1: at(800, 200)}, probed=False)
     estimates.settle(OWNER)
     assert 800 == estimates.missed(1)["calls"]
+
+
+def test_a_reference_that_is_not_counted_any_more() -> None:
+    """Calls are estimated by CPU time in the gap in which it changed, and by the new reference from the next one on."""
+    estimates = Estimates()
+    estimates.begin(OWNER, {1: START}, {1: at(800, 100, cpu=1.0)})
+    estimates.advance(OWNER, {1: at(800, 10, cpu=5.0)._replace(measure=(3,))}, probed=False)
+    estimates.advance(OWNER, {1: at(1600, 60, cpu=6.0)._replace(measure=(3,))}, probed=True)
+    estimates.settle(OWNER)
+    assert 3200 == estimates.missed(1)["calls"]
+    estimates.advance(OWNER, {1: at(1600, 110, cpu=16.0)._replace(measure=(3,))}, probed=False)
+    estimates.advance(OWNER, {1: at(2000, 360, cpu=17.0)._replace(measure=(3,))}, probed=True)
+    estimates.settle(OWNER)
+    before = estimates.missed(1)["calls"]
+    estimates.advance(OWNER, {1: at(2000, 610, cpu=90.0)._replace(measure=(3,))}, probed=False)
+    estimates.advance(OWNER, {1: at(2400, 860, cpu=91.0)._replace(measure=(3,))}, probed=True)
+    estimates.settle(OWNER)
+    assert 400 == estimates.missed(1)["calls"] - before
+
+
+def test_windows_with_cheaper_probes() -> None:
+    """Time that these saved is no time of probes: the process has it for itself."""
+    assert pytest.approx(0.7) == at(100, 0, cpu=1.0, cost=0.9)._replace(saved=0.6).own
+    estimates = Estimates()
+    estimates.begin(OWNER, {1: START}, {1: at(100, 0, cpu=1.0)})
+    estimates.advance(OWNER, {1: at(100, 0, cpu=3.0)}, probed=False)
+    estimates.advance(OWNER, {1: at(200, 0, cpu=4.5, cost=2.0)._replace(saved=1.5)}, probed=True)
+    estimates.settle(OWNER)
+    assert 200 == estimates.missed(1)["calls"]
+    assert {"calls": 200, "bytes": 2000} == estimates.finish(1, lambda before: at(200, 0))

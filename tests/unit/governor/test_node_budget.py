@@ -180,6 +180,6 @@ def test_costs_of_others_count_in_the_bound_of_a_process() -> None:
     governor.charge(payer)
     run(30)
     assert file.turns
-    governor.leave(None, payer)
+    governor.leave((), payer)
     run(120)
     assert file.on
