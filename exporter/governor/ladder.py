@@ -17,9 +17,9 @@ _RECENT = 5
 _AIM, _LEAST_AIM = 0.9, 0.45
 """Pressure that is aimed at, and that while earlier windows which cost more are made up for: no window costs as much as
 those before it, and the bound is of all of them."""
-_STEP, _IDLE_STEP = 2.0, 4.0
-"""Factor by which the share changes at most from one look to the next, and by which it grows after _RECENT looks that
-saw no cost."""
+_STEP, _IDLE_STEP, _IDLE_LOOKS = 2.0, 4.0, 3
+"""Factor by which the share changes at most from one look to the next, and by which it grows after so many looks in a
+row that saw no cost: calls that do not come any more are all counted again within a minute."""
 
 
 class Ladder:
@@ -33,7 +33,7 @@ class Ladder:
         self.share = 1.0
         self.stretch = 1.0
         """Length of a cycle in parts of the usual one; windows are as long as in that."""
-        self._over = self._calm = 0
+        self._over = self._calm = self._idle = 0
         self._recent = deque[tuple[float, float]](maxlen=_RECENT)
         """Shares, of cycles as long as they were, and the pressure with each."""
 
@@ -44,18 +44,22 @@ class Ladder:
             return
         self._over = self._over + 1 if pressure > 1 else 0
         if self._over >= _PATIENCE:
-            self.throttled, self._over, self._calm = True, 0, 0
+            self.throttled, self._over, self._calm, self._idle = True, 0, 0, 0
             self._recent.clear()
             self._choose(max(LEAST, _AIM / pressure))
 
     def _adjust(self, pressure: float) -> None:
         self._calm = self._calm + 1 if self.share == 1 and pressure <= _CALM else 0
+        self._idle = 0 if pressure else self._idle + 1
         part = self.share / self.stretch
+        if self._idle >= _IDLE_LOOKS:
+            self._recent.clear()
         self._recent.append((part, pressure))
         parts, pressures = (sum(it) for it in zip(*self._recent, strict=True))
         aim = max(_LEAST_AIM, _AIM - max(0.0, pressures - _AIM * len(self._recent)))
-        most = _STEP if pressures or len(self._recent) < _RECENT else _IDLE_STEP
-        wanted = aim * parts / pressures if pressures else most * part
+        most = _IDLE_STEP if self._idle >= _IDLE_LOOKS else _STEP
+        idle = self._idle > 1 or (self._idle and self.stretch > 1)
+        wanted = most * part if idle or not pressures else aim * parts / pressures
         self._choose(min(most * part, max(part / _STEP, wanted)))
         if self._calm >= _CALM_LOOKS:
             self.throttled = False

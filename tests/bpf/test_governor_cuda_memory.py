@@ -200,3 +200,25 @@ def test_calls_of_a_job_that_works_are_estimated(tmp_path: Path, monkeypatch: py
         copied, waits, called, *_ = copies(observed, busy)
         assert (None, None) == (copied, waits)
         assert called == pytest.approx(last.total, rel=0.2 + abs(last.each - work) / work)
+
+
+@pytest.mark.parametrize("api", [ALLOCATING, COPYING], ids=["allocations", "copies"])
+def test_a_kernel_without_links_for_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, api: Api) -> None:
+    """Allocations are never left out: one process would take the memory in use from all. Copies are, of all processes
+    that use the file, until the costly one calms down."""
+    monkeypatch.setattr(files, "CYCLE_SECONDS", 0.5)
+    monkeypatch.setattr(process_links, "supported", lambda: False)
+    with governed(api, tmp_path) as (observed, busy, polite):
+        assert level(observed, busy, "cuMemAlloc_v2") is None
+        if api is COPYING:
+            throttle(observed, busy, "cuMemcpyHtoD_v2")
+            polite.work(0.2, pause_us=20_000)
+            assert (None, None, KEPT, 0) == (*copies(observed, polite)[:2], *copies(observed, polite)[3:])
+            calm(observed, busy, "cuMemcpyHtoD_v2")
+            before, little = copies(observed, polite), polite.work(1, pause_us=20_000).calls
+            after = copies(observed, polite)
+            assert [little * BYTES, little] == [b - (a or 0) for a, b in zip(before[:2], after[:2], strict=True)]
+        else:
+            made = busy.work(4).total
+            assert made + 1 == calls(observed, busy.process.pid, "cuMemAlloc_v2")
+            assert (KEPT + made * BYTES, made * BYTES, KEPT, 1) == memory(observed, busy.process.pid)

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from exporter.governor.files import CYCLE_SECONDS
 from exporter.governor.ladder import LEAST, Ladder
 
 
@@ -34,8 +35,21 @@ def test_the_share_follows_the_pressure_by_a_factor_of_two_at_most() -> None:
 def test_the_share_grows_faster_once_no_look_sees_a_cost() -> None:
     ladder = Ladder()
     looks(ladder, 90, 90)
-    idle = [0.02, 0.04, 0.08, 0.16, 0.64, 1.0]
-    assert [(True, it) for it in idle] == looks(ladder, *[0] * 6)
+    idle = [0.02, 0.04, 0.16, 0.64, 1.0]
+    assert [(True, it) for it in idle] == looks(ladder, *[0] * 5)
+
+
+@pytest.mark.parametrize("most", [1.5, 40, 1e6])
+def test_calls_that_do_not_come_any_more_are_counted_again_within_a_minute(most: float) -> None:
+    """Also after many windows in which they cost too much."""
+    ladder, seconds = Ladder(), 0.0
+    looks(ladder, most, most)
+    for _ in range(20):
+        looks(ladder, most * ladder.share / ladder.stretch)
+    while ladder.throttled:
+        seconds += CYCLE_SECONDS * ladder.stretch
+        looks(ladder, 0)
+    assert seconds <= 50
 
 
 def test_one_look_without_a_cost_changes_little() -> None:
