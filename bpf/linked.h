@@ -12,7 +12,8 @@
 #define LINKED_BLIND (1u << 29) /* no return probes */
 
 MAP(linked, HASH, __u64, __u32, 4096);
-MAP(linked_processes, ARRAY, __u32, __u64, MOST_GROUPS); /* rows of a group: while there are none, nobody is looked up */
+/* Rows of a group: while there are none, no process is looked up. */
+MAP(linked_processes, ARRAY, __u32, __u64, MOST_GROUPS);
 
 /* The row of a process, 0 without one. */
 static __always_inline __u32 linked_row(__u32 group, __u32 tgid)

@@ -28,7 +28,7 @@ class Waiting(Protocol):
 
 
 class HookGroup:
-    """Hooks that are attached as `Hook.sampled` says; with `window`, others are attached in windows.
+    """Hooks that are attached by `Hook.sampled`; with `window`, others are attached in windows.
 
     `attach` makes the links of a condition, `attach_to` those of one process. `switch` is the group's own, None where
     it uses the library's, which `turn` turns too. Its library's lock is held in all calls.

@@ -43,7 +43,7 @@ class LinkedProcesses:
     """
 
     def __init__(self, linked: Map, processes: Map, group: int = 0, waits: bool = False) -> None:
-        """`waits`: programs tell from the row which calls began in these links, and return in them."""
+        """`waits`: programs know by the row which calls began in these links, and return in them."""
         self._linked, self._processes, self._group, self.waits = linked, processes, group, waits
         self._lock = threading.Lock()
         self._rows: dict[int, int] = {}

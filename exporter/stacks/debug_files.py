@@ -1,4 +1,4 @@
-"""Where files of debug information are, in the root of an observed process: debug files, and their supplementary files.
+"""Find files of debug information in the root of an observed process: debug files, and their supplementary files.
 
 Debian, Ubuntu and RHEL install debug files by build id. dwz moves what several debug files have in common into a
 supplementary file, in a folder .dwz. debuginfod's clients (gdb, perf, elfutils) keep both by build id in a cache.

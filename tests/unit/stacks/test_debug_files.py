@@ -1,4 +1,4 @@
-"""Where files of debug information are looked for, and what a process that is not trusted may have looked for."""
+"""Places of files of debug information, and requests of a process that is not trusted."""
 
 from __future__ import annotations
 
