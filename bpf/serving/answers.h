@@ -149,7 +149,8 @@ static __always_inline void keep_begin(struct request *out, __u64 from, __u64 si
 	if (at >= BEGIN || !from)
 		return;
 	size = at_most(size, BEGIN);
-	if (!bpf_probe_read_user(out->begin + (at & (BEGIN - 1)), size, (void *)from))
+	at = at_most(at, BEGIN - 1);
+	if (!bpf_probe_read_user(out->begin + at, size, (void *)from))
 		out->begin_size = at + size;
 }
 
