@@ -48,6 +48,7 @@ struct devices {
 	__u64 used; /* a bit for each ordinal */
 	__u32 first;
 	__u32 zero;
+	__u64 since_ns; /* of the newest of them */
 };
 MAP(used_devices, HASH, __u32, struct devices, 4096);
 __u64 with_several =
@@ -110,6 +111,8 @@ static __always_inline void use_device(__u32 tgid, __u64 address, __u32 ordinal)
 		*known = ordinal;
 	before =
 	    __sync_fetch_and_or(&devices->used, bit); /* of threads that come at once, one sees one bit */
+	if (!(before & bit))
+		devices->since_ns = bpf_ktime_get_ns();
 	if (!before)
 		devices->first = ordinal;
 	else if (!(before & bit) && !(before & (before - 1)))

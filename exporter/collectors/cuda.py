@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -66,6 +67,8 @@ class Cuda(ProbeCollector[Activity]):
     def __init__(self, node: Node) -> None:
         super().__init__(node)
         self._later: list[GroupCalls] = []
+        self._judged: dict[int, float] = {}
+        """By process, the last time (CLOCK_MONOTONIC) at which it was decided whether all its calls are seen."""
         self._exemplars = Exemplars()
         self.profiling: CudaProfiling | None = None
 
@@ -203,6 +206,7 @@ class Cuda(ProbeCollector[Activity]):
         self._on_gpus.refresh()
         self._events.flush(self.object.maps["context_ends"])  # what these contexts had allocated is in no row below
         processes = self.ledger.processes()
+        judged = set(self._judged)  # before: what is decided is in `covered`
         covered = {pid for pid, _ in self.object.maps["covered"].items()}  # after: one that is replaced is not in both
         missed = self._missed()
         for process in processes:
@@ -212,7 +216,7 @@ class Cuda(ProbeCollector[Activity]):
             if process.replaced and process.pid in self.ledger and process.pid not in covered:
                 # All calls of the program that runs now are among those of the one before, so it has no other series.
                 yield metrics.SEEN_FROM_START.sample(0, self.node.processes.labels(process.pid))
-            if not process.ended:
+            if not process.ended and process.pid in judged:
                 devices = process.activity.devices.keys() - {UNKNOWN_DEVICE}
                 only = process.activity.gpus.get(0, {}) if len(devices) <= 1 else {}
                 seen = process.pid in covered and self._is_whole(process.pid)
@@ -245,7 +249,8 @@ class Cuda(ProbeCollector[Activity]):
     def _gpus_of(self, pid: int, activity: Activity) -> Mapping[int, Labels]:
         """Contexts older than the probes may be on any GPU: then what came first is not known."""
         first = activity.first if self._sight.sees_contexts(pid) else None
-        return self._on_gpus.labels(pid, activity.used, first)
+        since = max(activity.since_ns / 1e9, self._judged.get(pid) or time.monotonic())
+        return self._on_gpus.labels(pid, activity.used, first, since)
 
     def close(self) -> None:
         if self.profiling:
@@ -259,6 +264,8 @@ class Cuda(ProbeCollector[Activity]):
         try:
             if sees_memory:
                 self._sight.start(pid, library, from_first_call, self.probes.passed_by)
+            if sees_memory or not self.returns or self.node.settings["layers"] != "both":  # else its driver is to come
+                self._judged[pid] = time.monotonic()
         finally:  # last: a process that is known is known whole
             super().process_started(pid, library, from_first_call)
 
@@ -271,6 +278,8 @@ class Cuda(ProbeCollector[Activity]):
 
     def _forget(self, pids: Collection[int]) -> None:
         self._sight.forget(pids)
+        for pid in pids:
+            self._judged.pop(pid, None)
         self._exemplars.forget(pids)
         for pid in pids:
             self._on_gpus.forget(pid)

@@ -101,13 +101,14 @@ class Counts:
 class Activity:
     """One process, by device as the keys of bpf/cuda/cuda.h have it: 0 while it had used one at most, else ordinal + 1.
 
-    `used` are the ordinals of the devices on which it was seen to have a context, `first` the first of them; `gpus` has
-    the gpu and gpu_uuid of its devices, those that are known.
+    `used` are the ordinals of the devices on which it was seen to have a context, `first` the first of them, `since_ns`
+    the time of the newest one's first context; `gpus` has the gpu and gpu_uuid of its devices, those that are known.
     """
 
     devices: dict[int, Counts] = field(default_factory=lambda: defaultdict(Counts))
     used: frozenset[int] = frozenset()
     first: int | None = None
+    since_ns: int = 0
     gpus: Mapping[int, Labels] = field(default_factory=dict)
 
     def ended(self) -> None:
@@ -158,7 +159,7 @@ def _note_used(activity: Activity, devices: DevicesRow) -> None:
     if devices.used:
         used = devices.used
         activity.used = frozenset(number for number in range(used.bit_length()) if used >> number & 1)
-        activity.first = devices.first
+        activity.first, activity.since_ns = devices.first, devices.since_ns
 
 
 def _by_process(rows: CountedRows) -> dict[int, Activity]:

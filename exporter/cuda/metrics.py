@@ -136,7 +136,8 @@ SEEN_FROM_START = Metric(
     "1 for a process with every call seen; 0 for a process that was already running, that replaced its program (exec) "
     "and may have made calls before this was noticed, or without return probes: memory allocated earlier has no "
     "metric of its own. 0 also if an unknown number of launches is in no count, or copies, waits or allocations were "
-    "probed in windows (--overhead.max-ratio).",
+    "probed in windows (--overhead.max-ratio). Absent in the first fraction of a second, until the exporter has "
+    "noticed the process.",
     Kind.GAUGE,
     process=True,
 )

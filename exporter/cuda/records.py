@@ -112,6 +112,7 @@ class DevicesRow(Protocol):
 
     used: int
     first: int
+    since_ns: int
 
 
 class Cookie(Protocol):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from exporter.model import Labels
-from exporter.nvml.snapshot import Gpu, GpuSnapshot, Mig
+from exporter.nvml.snapshot import PROCESSES, Gpu, GpuSnapshot, Mig
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,8 @@ class Inventory:
     def __init__(self, snapshot: GpuSnapshot) -> None:
         self.gpus = tuple(gpu for gpu in snapshot.gpus if gpu.uuid)
         self._by_uuid = {device.uuid: device for gpu in self.gpus for device in _devices(gpu)}
+        self.listed_at = min((gpu.sets[PROCESSES].at for gpu in self.gpus if PROCESSES in gpu.sets), default=0.0)
+        """The time since which the processes of all GPUs were listed, in seconds of CLOCK_MONOTONIC."""
         self._used: dict[int, dict[GpuDevice, int | None]] = {}
         for gpu in self.gpus:
             for process in gpu.processes:

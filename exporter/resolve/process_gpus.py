@@ -42,23 +42,29 @@ class ProcessGpus:
         """Take NVML's current snapshot."""
         self._inventory = Inventory(self._gpus.snapshot())
 
-    def places(self, pid: int, used: Collection[int] = (), first: int | None = None) -> Mapping[int, GpuDevice]:
+    def places(
+        self, pid: int, used: Collection[int] = (), first: int | None = None, since: float = 0.0
+    ) -> Mapping[int, GpuDevice]:
         """Return the GPUs of a process's devices by ordinal + 1; key 0 has the GPU before a second device was used.
 
         `used` are the ordinals that the process was seen to use, `first` the first of them. A known GPU stays known
-        while NVML does not list the process, and is dropped when NVML contradicts it.
+        while NVML does not list the process, and is dropped when NVML contradicts it. No GPU is known from a list of
+        before `since` (CLOCK_MONOTONIC): the process may have come to use another one.
         """
         listed = self._inventory.used_by(pid)
         if listed:
-            known = self._known(pid, tuple(listed), used, first)
+            current = self._inventory.listed_at >= since
+            known = self._known(pid, tuple(listed), used, first) if current else {}
             if len(self._last) >= _MOST_REMEMBERED and pid not in self._last:
                 self._last.clear()
             self._last[pid] = known
         return self._last.get(pid, {})
 
-    def labels(self, pid: int, used: Collection[int] = (), first: int | None = None) -> Mapping[int, Labels]:
+    def labels(
+        self, pid: int, used: Collection[int] = (), first: int | None = None, since: float = 0.0
+    ) -> Mapping[int, Labels]:
         """Return gpu and gpu_uuid of each device in `places`."""
-        return {device: gpu.labels for device, gpu in self.places(pid, used, first).items()}
+        return {device: gpu.labels for device, gpu in self.places(pid, used, first, since).items()}
 
     def last(self, pid: int, device: int) -> Labels:
         """Return the labels of a device (ordinal + 1, or 0 for the only GPU) from the last call of `places`.

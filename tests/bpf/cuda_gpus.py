@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from exporter.nvml.gpus import Gpus
-from exporter.nvml.snapshot import Gpu, GpuProcess, GpuSnapshot, Readings
+from exporter.nvml.snapshot import PROCESSES, Gpu, GpuProcess, GpuSnapshot, Readings
 from exporter.views.prometheus import name
 from tests.bpf.cuda_node import Script
 from tests.bpf.observed import Observed
@@ -15,11 +15,12 @@ from tests.unit.resolve.gpus import gpu, snapshot
 class Node:
     """NVML of our own: four GPUs of 80 GiB, and on which of them it lists which process, with how many bytes.
 
-    The collector's start waits for the memory of all of them.
+    The collector's start waits for the memory of all of them. Lists are new, unless `listed_at` has their time.
     """
 
     def __init__(self) -> None:
         self.gpus, self.listed = Gpus(), dict[int, dict[int, int]]()
+        self.listed_at: float | None = None
         self.gpus.serve(self.snapshot, lambda seconds: True)
 
     def snapshot(self) -> GpuSnapshot:
@@ -28,7 +29,10 @@ class Node:
     def _gpu(self, index: int) -> Gpu:
         on = tuple(GpuProcess(pid, "compute", on[index]) for pid, on in self.listed.items() if index in on)
         listed = gpu(index, processes=on)
-        return replace(listed, sets={**listed.sets, "fast": Readings(0.0, {"memory_bytes": 80 << 30})})
+        listing = listed.sets[PROCESSES]
+        if self.listed_at is not None:
+            listing = replace(listing, at=self.listed_at)
+        return replace(listed, sets={PROCESSES: listing, "fast": Readings(0.0, {"memory_bytes": 80 << 30})})
 
 
 def by_gpu(observed: Observed, metric: str, job: Script, **labels: str) -> dict[str, object]:

@@ -77,7 +77,7 @@ def test_frees(observed: Observed, job: Script) -> None:
 
 
 def test_another_stream(observed: Observed, job: Script) -> None:
-    """Memory that another stream allocates meanwhile may be a node: usage is absent until it is freed."""
+    """An allocation on another stream meanwhile may be a node: usage is absent until it is freed."""
     job.run("begin(); held = take(2, other); end(); assert lib.cuMemAlloc_v2(byref(c_uint64()), size(23)) == 0")
     assert {"device": 23} == observed.by(USAGE, job.pid, "memory")
     job.run("assert lib.cuMemFreeAsync(held, other) == 0")

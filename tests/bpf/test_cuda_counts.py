@@ -8,12 +8,13 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from exporter.bpf.safety import Protection
-from exporter.collectors.cuda import FLAGS
+from exporter.collectors.cuda import FLAGS, Cuda
 from tests.bpf.cuda_node import BUILD, MIB, Job, Script, build_standins, observe, started
 from tests.bpf.fixtures import once
 from tests.bpf.observed import Observed
@@ -496,3 +497,22 @@ def test_the_second_process_from_its_first_call(observed: Observed) -> None:
             assert 1013 == observed.value(LAUNCHES, job.pid, api_layer="runtime")
         finally:
             job.end()
+
+
+def test_seen_from_start_is_absent_until_it_is_known(observed: Observed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process with calls from before the exporter has noticed it is not taken for one that was there before."""
+    decide, cover = threading.Event(), Cuda._cover
+
+    def wait(*arguments: Any) -> None:
+        assert decide.wait(60)
+        cover(*arguments)
+
+    with started(observed, Script()), monkeypatch.context() as patched:
+        patched.setattr(Cuda, "_cover", wait)
+        with Script() as script:
+            script.run("assert lib.cuStreamSynchronize(None) == 0")
+            assert 1 == observed.value(CALLS, script.pid, api="cuStreamSynchronize")
+            assert {} == observed.values(SEEN, script.pid)
+            decide.set()
+            until(lambda: observed.values(SEEN, script.pid), "it decided")
+            assert 1 == observed.value(SEEN, script.pid)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -96,6 +98,39 @@ def test_two_gpus_that_nvml_contradicts(observed: Observed, node: Node, job: Scr
 
     assert {"": 1032} == by_gpu(observed, LAUNCHES, job)
     assert {} == by_gpu(observed, "gpu_cuda_memory_unattributed_bytes", job)
+
+
+def test_a_second_gpu_since_nvml_listed_the_process(node: Node) -> None:
+    """A list that is older than the use of a GPU gives no labels: contexts older than the probes may be elsewhere."""
+    with started_before(node) as (observed, late):
+        allocated = "gpu_cuda_memory_allocations_bytes_total"
+        late.run("assert lib.cuMemAlloc_v2(byref(c_uint64()), size(23)) == 0")
+        assert {"0": 23} == by_gpu(observed, allocated, late)
+        node.listed_at = time.monotonic()
+        late.run("new(lib.cuCtxCreate_v2, 0, 1); new(lib.cuMemAlloc_v2, size(100))")
+        assert {"": 123} == by_gpu(observed, allocated, late)
+        node.listed[late.pid], node.listed_at = {0: 0, 1: 0}, None
+        assert {"": 123} == by_gpu(observed, allocated, late)
+
+
+def test_a_list_from_before_the_probes(node: Node) -> None:
+    """Of a process that was there before them no older list gives labels."""
+    node.listed_at = time.monotonic()
+    with started_before(node) as (observed, late):
+        late.run("launch()")
+        assert {"": 1} == by_gpu(observed, LAUNCHES, late)
+        node.listed_at = None
+        assert {"0": 1} == by_gpu(observed, LAUNCHES, late)
+
+
+@contextmanager
+def started_before(node: Node) -> Iterator[tuple[Observed, Script]]:
+    """Run a process that has a context on its first GPU, and then the collector."""
+    with Script() as late:
+        late.run(f"new(lib.cuCtxCreate_v2, 0, 0)\ndef launch(): assert {LAUNCH} == 0")
+        node.listed[late.pid] = {0: 0}
+        with observe(gpus=node.gpus) as observed:
+            yield observed, started(observed, late)
 
 
 def test_before_and_after_the_second(observed: Observed, node: Node, job: Script) -> None:

@@ -363,7 +363,7 @@ def test_captures(observed: Observed, job: HipScript) -> None:
 
 @standin
 def test_another_stream_during_a_capture(observed: Observed, job: HipScript) -> None:
-    """Memory that another stream allocates meanwhile may be a node: bytes in use are absent from then on."""
+    """An allocation on another stream meanwhile may be a node of the graph: bytes in use are absent from then on."""
     job.run("stream = new(lib.hipStreamCreate); new(lib.hipMalloc, size(1000)); lib.hipStreamBeginCapture(stream, 0)")
     assert {"device": 1000} == observed.by(USED, job.pid, "memory")
     job.run("new(lib.hipMallocAsync, size(4000), None)")

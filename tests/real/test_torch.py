@@ -134,7 +134,7 @@ def test_expandable_segments(release: Release, exporter: Exporter, folder: Path,
 
 
 def test_malloc_async(release: Release, exporter: Exporter, folder: Path, ran: Ran) -> None:
-    """The cudaMallocAsync backend: bytes in use are those of `memory_allocated()`, without a graph's.""" ""
+    """The cudaMallocAsync backend: bytes in use are those of `memory_allocated()`."""
     with Job(release, folder, PYTORCH_CUDA_ALLOC_CONF="backend:cudaMallocAsync") as job:
         assert "cudaMallocAsync" == job.run("out = torch.cuda.get_allocator_backend()")
         allocated = job.run(
@@ -142,10 +142,10 @@ def test_malloc_async(release: Release, exporter: Exporter, folder: Path, ran: R
             "torch.cuda.synchronize(); out = torch.cuda.memory_allocated()"
         )
         assert {"pool": allocated} == memory(exporter, job)
-        job.run(
+        allocated = job.run(
             "graph = torch.cuda.CUDAGraph()\n"
             "with torch.cuda.graph(graph): made = torch.empty(100 * MIB, dtype=torch.uint8, device='cuda').fill_(1)\n"
-            "graph.replay(); torch.cuda.synchronize()"
+            "graph.replay(); torch.cuda.synchronize(); out = torch.cuda.memory_allocated()"
         )
         assert {"pool": allocated} == memory(exporter, job)
         ran(job)

@@ -30,12 +30,12 @@ def test_read() -> None:
     """Each process with what was counted of it, and the GPUs of its devices."""
     world = World()
     world.count(7, 23)
-    world.maps["used_devices"] = FakeMap((7, row(used=0b101, first=2)))
+    world.maps["used_devices"] = FakeMap((7, row(used=0b101, first=2, since_ns=23)))
 
     [(pid, activity)] = world.counted.read().items()
 
     assert (7, {API: 23}, {0: {"gpu": "7"}}) == (pid, activity.whole().calls, activity.gpus)
-    assert (frozenset({0, 2}), 2) == (activity.used, activity.first)
+    assert (frozenset({0, 2}), 2, 23) == (activity.used, activity.first, activity.since_ns)
 
 
 def test_hits_never_fall() -> None:

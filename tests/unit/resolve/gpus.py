@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from exporter.nvml.snapshot import PROCESSES, Gpu, GpuIdentity, GpuProcess, GpuSnapshot, Mig, Readings
 
 WHOLE = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f{}"
@@ -14,7 +16,7 @@ def gpu(
     """`minor` is the index unless another is given."""
     number = index if minor is None else minor
     identity = GpuIdentity(WHOLE.format(index), index, "H100", "0", minor=number, mig_enabled=bool(migs), migs=migs)
-    return Gpu(identity, sets={PROCESSES: Readings(1.0, processes=processes)})
+    return Gpu(identity, sets={PROCESSES: Readings(time.monotonic(), processes=processes)})
 
 
 def mig(number: int, instance: int, compute: int = 0) -> Mig:
