@@ -21,11 +21,11 @@ struct stream {
 	__u8 library;
 	__u8 zero;
 };
-MAP(streams, HASH, struct stream_key, struct stream, 16384);
+MAP(streams, HASH, struct stream_key, struct stream, 8192);
 
 /* Those that a capture began with. Of a default stream, which is the thread's own if it can be captured, the key has the
  * tid. */
-MAP(captured, HASH, struct stream_key, __u8, 4096);
+MAP(captured, HASH, struct stream_key, __u8, 1024);
 
 static __always_inline struct stream_key captured_key(const struct thread *thread, __u64 handle)
 {

@@ -8,7 +8,7 @@
 
 /* Those that a capture began with. Of a default stream, which is the thread's own if it can be captured, the key has the
  * tid. */
-OBJECTS(captured, __u8, 4096)
+OBJECTS(captured, __u8, 1024)
 
 static __always_inline struct object captured_key(const struct thread *thread, __u64 stream)
 {
