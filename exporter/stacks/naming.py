@@ -225,7 +225,7 @@ class Naming:
         return min((it.debug_until - now for it in self._with_debug), default=None)
 
     def _find_debug_file(self, request: Request) -> None:
-        """Request a file of debug information of the opener, and wait until it has been taken or is known to be absent."""
+        """Request a file of debug information, and wait until it has been taken or is known to be absent."""
         self._opener.sendall(DEBUG + debug_files.message(request))
         while (message := self._receive())[:1] != DEBUG:
             if message[:1] != ADMIT:
