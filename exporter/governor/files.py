@@ -273,7 +273,9 @@ class WindowedFile:
         self.used = max((it.used for it in weights.values()), default=0.0)
         self.rates = {pid: it.rate for pid, it in weights.items()}
         self.ladder.look(highest)
-        self._standings.look({pid: it.pressure for pid, it in weights.items()}, max(share, LEAST))
+        used = {pid: now[pid].cpu - self._before[pid].cpu for pid in weights}
+        busy = {pid: cpu for pid, cpu in used.items() if cpu > FLOOR * seconds}
+        self._standings.look({pid: it.pressure for pid, it in weights.items()}, max(share, LEAST), busy)
         self._before, self._looked, self._probed_before, self._turned = now, time, probed, 0.0
         self._history.append((time, self._probed_seconds(time)))
         while len(self._history) > 2 and self._history[1][0] <= time - _RECENT_SECONDS:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
+from types import MappingProxyType
 
-_POLITE, _LOOKS = 0.5, 3
-"""Pressure with all calls probed, and looks in a row at most at it, after which a process leaves the windows."""
+_POLITE, _LOOKS, _SECONDS = 0.5, 3, 0.05
+"""Pressure with all calls probed, looks in a row at most at it, and CPU time that the process had in windows of these,
+after which it leaves the windows. On a busy node it gets no processor in many windows, and in others it may pause."""
 
 _WHOLE = 0.99
 
@@ -16,18 +19,26 @@ class Standings:
     def __init__(self) -> None:
         self.kept: set[int] = set()
         """The processes that are probed all the time."""
-        self._calm: dict[int, int] = {}
-        """Looks in a row at which a process was polite; those of one that always was are many."""
+        self._calm: dict[int, tuple[int, float]] = {}
+        """Looks in a row at which a process was polite, and its CPU time in windows of these; those of one that always
+        was are many."""
 
-    def look(self, pressures: Mapping[int, float], share: float) -> None:
-        """Take the pressures since the last look, when processes that are not kept were probed for this share."""
-        calm: dict[int, int] = {}
+    def look(
+        self, pressures: Mapping[int, float], share: float, cpu: Mapping[int, float] = MappingProxyType({})
+    ) -> None:
+        """Take the pressures since the last look, when processes that are not kept were probed for this share.
+
+        `cpu` is their CPU time; processes that are not in it used too little of it to cost much.
+        """
+        calm: dict[int, tuple[int, float]] = {}
         for pid, pressure in pressures.items():
             whole = pid in self.kept or share >= _WHOLE
             polite = pressure <= 1 if whole else pressure / share <= _POLITE
-            calm[pid] = (_LOOKS if whole else self._calm.get(pid, 0) + 1) if polite else 0
+            looks, seconds = self._calm.get(pid, (0, 0.0))
+            seconds += share * cpu[pid] if pid in cpu else _SECONDS / 2
+            calm[pid] = ((_LOOKS, inf) if whole else (looks + 1, seconds)) if polite else (0, 0.0)
         self._calm = calm
 
     def polite(self) -> set[int]:
         """Return the processes to keep."""
-        return {pid for pid, looks in self._calm.items() if looks >= _LOOKS}
+        return {pid for pid, (looks, seconds) in self._calm.items() if looks >= _LOOKS and seconds >= _SECONDS}
