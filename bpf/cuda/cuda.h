@@ -67,7 +67,7 @@ enum effect {
 RETURNING()
 PASSING()
 
-/* Functions that are left out together in a process where they cost too much: exporter/cuda/groups.py. */
+/* Functions that are left out together in a process where they cost too much: exporter/cuda/functions.py. */
 enum group { group_launches, group_transfers, group_memory, GROUPS, group_none = GROUPS };
 
 static __always_inline enum group group_of(enum effect effect)
