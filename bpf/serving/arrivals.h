@@ -3,7 +3,7 @@
 #pragma once
 #include "http.h"
 
-#define ARRIVALS 8 /* that are kept of a socket; a power of two */
+#define ARRIVALS 32 /* that are kept of a socket; a power of two */
 
 struct arrivals {
 	__u64 first; /* since the last read; 0: none */
@@ -14,7 +14,15 @@ struct arrivals {
 };
 
 static const struct arrivals no_arrivals;
-MAP(arrivals, LRU_HASH, __u64, struct arrivals, MOST_CONNECTIONS);
+/* By the socket's address. They take memory only as they are used, and go with the connection. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, MOST_CONNECTIONS);
+	__type(key, __u64);
+	__type(value, struct arrivals);
+} arrivals SEC(".maps");
+__u64 arrivals_lost = 0, arrivals_full_tick = 0;
 
 /* Keeps that bytes came to a socket just now, those of TCP up to this sequence number. The kernel reports one segment of a
  * connection after the other. */

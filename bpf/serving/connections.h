@@ -109,6 +109,7 @@ CHECKED_ONCE int drop(__u64 key, enum outcome outcome)
 		end_oldest(connection, outcome, now);
 	if (connection->tls_socket)
 		bpf_map_delete_elem(&tls_sockets, &connection->tls_socket);
+	bpf_map_delete_elem(&arrivals, &key);
 	bpf_map_delete_elem(&connections, &key);
 	return 0;
 }

@@ -162,7 +162,7 @@ class Serving:
         if self.tls:
             yield from self.tls.collect()
         of_tls = ("tls_connections", "tls_threads") if self.tls else ()
-        for name in ("connections", "processes", "http2_connections", *of_tls):
+        for name in ("connections", "processes", "http2_connections", "arrivals", *of_tls):
             yield MAP_FULL.sample(self.object.maps[name].lost() or 0, {"map": f"{self.name}.{name}"})
         yield ENDED_FOLDED.sample(self.ledger.folded, {"collector": self.name})
         yield from self._events.collect()

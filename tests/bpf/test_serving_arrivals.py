@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,8 +12,10 @@ import hpack
 import pytest
 
 from exporter.serving.answer import Answer
+from tests.bpf.serving_node import Observed
 from tests.bpf.test_serving_bytes import EVENTS, JSON, POST, answers, observed
 from tests.bpf.test_serving_frames import BEGUN, PREFACE, data, head, post
+from tests.support import until
 
 __all__ = ["answers", "observed"]
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="LLM requests", on="stand-in")]
@@ -88,12 +91,32 @@ def test_more_arrivals_than_are_kept(
     client.sendall(POST)
     server.recv(65_536)
     server.sendall(JSON)
-    for _ in range(20):
+    for _ in range(44):
         client.sendall(POST)
         time.sleep(0.01)
     server.recv(65_536)
-    server.sendall(JSON * 20)
-    waited = [it.queue for it in answers(21)[1:]]
+    server.sendall(JSON * 44)
+    waited = [it.queue for it in answers(45)[1:]]
 
-    assert [True, *[False] * 12, *[True] * 7] == [it is not None for it in waited]
-    assert 0.2 <= (waited[0] or 0) and 0.01 <= (waited[-1] or 0) <= (waited[-2] or 0)
+    assert [True, *[False] * 12, *[True] * 31] == [it is not None for it in waited]
+    assert 0.44 <= (waited[0] or 0) and 0.01 <= (waited[-1] or 0) <= (waited[-2] or 0)
+
+
+def test_arrivals_go_with_their_connection(
+    observed: Observed, answers: Callable[[int], list[Answer]], sides: tuple[socket.socket, socket.socket]
+) -> None:
+    """No row is left of a connection that has ended."""
+    client, server = sides
+    client.sendall(POST)
+    server.recv(65_536)
+    server.sendall(JSON)
+    client.sendall(POST)
+    server.recv(65_536)
+    server.sendall(JSON)
+    answers(2)
+    maps = observed.object.maps
+    own = {key for key, it in maps["connections"].items() if it.tgid == os.getpid()}
+    assert own & {key for key, _ in maps["arrivals"].items()}
+    client.close()
+    server.close()
+    until(lambda: not own & {key for key, _ in maps["arrivals"].items()}, "the rows are gone")
