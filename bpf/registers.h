@@ -17,6 +17,7 @@ struct user_pt_regs {
 };
 struct pt_regs {
 	struct user_pt_regs user_regs;
+	__u64 orig_x0; /* only in the kernel's */
 };
 #define RETURN_POPS 0
 #else

@@ -16,7 +16,9 @@ struct sock_common {
 	__u16 skc_num;
 	volatile unsigned char skc_state;
 };
-struct socket;
+struct socket {
+	struct sock *sk;
+};
 struct socket_alloc {
 	struct inode vfs_inode;
 };
@@ -144,7 +146,7 @@ static __always_inline void begin_walk(struct walk *walk, __u64 key, __u64 now)
 {
 	walk->key = key;
 	walk->now = now;
-	walk->arrived = walk->iov = walk->left = walk->sequence = walk->failed = 0;
+	walk->arrived = walk->iov = walk->left = walk->sequence = walk->failed = walk->in_kernel = 0;
 }
 
 /* Follows a piece of what was read or sent. */

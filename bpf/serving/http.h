@@ -10,6 +10,7 @@
 struct steps {
 	struct walk *walk;
 	struct connection *connection;
+	__u64 skipped; /* bytes of pieces before those that were moved */
 };
 
 /* Has the bytes at this place in the window. False where they cannot be read. */

@@ -101,12 +101,44 @@ int on_exit(struct bpf_raw_tracepoint_args *ctx)
 {
 	struct task_struct *task = (void *)ctx->args[0];
 	__u32 tgid = BPF_CORE_READ(task, tgid);
+	__u64 id = bpf_get_current_pid_tgid();
 
 	if (tls)
 		forget_tls_thread();
+	if (uses_rings())
+		bpf_map_delete_elem(&ring_threads, &id);
 	if (!BPF_CORE_READ(task, signal, live.counter))
 		bpf_map_delete_elem(&processes, &tgid);
 	return 0;
+}
+
+/* io_uring: a thread begins a request. This program and the next two are attached once a followed process has used it. */
+SEC("raw_tp/io_uring_submit_req")
+int on_ring_call(struct bpf_raw_tracepoint_args *ctx)
+{
+	begin_ring_call((void *)ctx->args[0]);
+	return 0;
+}
+
+SEC("raw_tp/io_uring_poll_arm")
+int on_ring_wait(struct bpf_raw_tracepoint_args *ctx)
+{
+	put_off_ring_call((void *)ctx->args[0]);
+	return 0;
+}
+
+SEC("raw_tp/io_uring_queue_async_work")
+int on_ring_worker(struct bpf_raw_tracepoint_args *ctx)
+{
+	put_off_ring_call((void *)ctx->args[0]);
+	return 0;
+}
+
+/* Whether the kernel keeps where the bytes of a request of io_uring are. Run once, and attached nowhere. */
+SEC("raw_tp")
+int keeps_ring_bytes(void *ctx __attribute__((unused)))
+{
+	return keeps_bytes();
 }
 
 /* Run at each scrape, and attached nowhere. */

@@ -155,7 +155,8 @@ struct walk {
 	__u32 loaded_at; /* where the bytes in the window begin, */
 	__u32 loaded;	 /* and how many they are */
 	__u32 kept;	 /* up to where the piece is in the tail */
-	__u32 failed;
+	__u16 failed;
+	__u16 in_kernel; /* `iov` is */
 	char window[WINDOW];
 };
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* Socket calls: of which process and connection they are, and where the bytes are that they moved. */
 #pragma once
+#include "rings.h"
 #include "tls_calls.h"
 
 #define MSG_PEEK 2
@@ -23,11 +24,12 @@ struct message {
 	__u64 pieces;
 };
 
-/* The system calls by number, and what their second argument is. */
+/* The system calls by number, and their first two arguments. */
 #if defined(__TARGET_ARCH_x86)
 #define USER_CS 0x33
 enum { READ = 0, WRITE = 1, READV = 19, WRITEV = 20, SENDTO = 44, RECVFROM = 45, SENDMSG = 46, RECVMSG = 47 };
 #define CALL_OF(regs) ((regs)->cs == USER_CS ? (regs)->orig_rax : ~0ul)
+#define FIRST_OF(regs) ((regs)->rdi)
 #define SECOND_OF(regs) ((regs)->rsi)
 #else
 enum {
@@ -41,6 +43,7 @@ enum {
 	RECVMSG = 212
 };
 #define CALL_OF(regs) ((regs)->user_regs.regs[8])
+#define FIRST_OF(regs) ((regs)->orig_x0)
 #define SECOND_OF(regs) ((regs)->user_regs.regs[1])
 #endif
 
@@ -49,7 +52,7 @@ MAP(ports, ARRAY, __u32, __u64, 1024);
 /* Whether a request was ever read from a TCP or a Unix socket. */
 __u32 serves_tcp = 0, serves_unix = 0;
 
-/* Socket calls of followed processes that moved bytes which are not read: io_uring, sendfile, sendmmsg. */
+/* Socket calls of followed processes that moved bytes which are not read: sendfile, splice, sendmmsg. */
 __u64 unread_calls = 0;
 
 static __always_inline bool serves(struct sock *sk)
@@ -124,46 +127,50 @@ static __always_inline struct connection *new_connection(struct sock *sk, __u64 
 	return connection;
 }
 
-static __always_inline long follow_vector(struct connection *connection, struct walk *walk, __u32 index,
-					  bool sends)
+/* Reads an element of the list of pieces. */
+static __always_inline bool read_iovec(struct iovec *piece, __u64 at, bool in_kernel)
 {
+	if (in_kernel)
+		return !bpf_probe_read_kernel(piece, sizeof(*piece), (void *)at);
+	return read_user(piece, at);
+}
+
+static __always_inline long follow_vector(struct steps *steps, __u32 index, bool sends)
+{
+	struct walk *walk = steps->walk;
 	struct iovec piece;
+	__u64 skipped;
 
 	if (!walk->left)
 		return 1;
-	if (!read_user(&piece, walk->iov + index * sizeof(piece))) {
+	if (!read_iovec(&piece, walk->iov + index * sizeof(piece), walk->in_kernel)) {
 		walk->failed = 1;
 		return 1;
 	}
-	walk->base = piece.base;
+	skipped = piece.size < steps->skipped ? piece.size : steps->skipped;
+	steps->skipped -= skipped;
+	piece.size -= skipped;
+	walk->base = piece.base + skipped;
 	walk->size = piece.size < walk->left ? piece.size : walk->left;
 	walk->left -= walk->size;
-	follow_piece(connection, walk, sends);
+	follow_piece(steps->connection, walk, sends);
 	walk->sequence += walk->size;
 	return walk->failed ? 1 : 0;
 }
 
 static long read_piece(__u32 index, struct steps *steps)
 {
-	return follow_vector(steps->connection, steps->walk, index, false);
+	return follow_vector(steps, index, false);
 }
 
 static long sent_piece(__u32 index, struct steps *steps)
 {
-	return follow_vector(steps->connection, steps->walk, index, true);
+	return follow_vector(steps, index, true);
 }
 
-/* Where the bytes are that a call moved: in one buffer, or in pieces. */
-struct place {
-	__u64 base;
-	__u64 iov;
-};
-
-/* Finds the bytes that a call moved. False if it is another call. */
-static __always_inline bool find_bytes(struct task_struct *task, struct place *place, bool sends)
+/* Finds the bytes that a system call moved. False if it is another call. */
+static __always_inline bool find_call_bytes(__u64 call, __u64 second, bool sends, struct place *place)
 {
-	struct pt_regs *regs = (void *)bpf_task_pt_regs(task);
-	__u64 call = CALL_OF(regs), second = SECOND_OF(regs);
 	struct message message;
 
 	if (call == (sends ? WRITE : READ) || call == (sends ? SENDTO : RECVFROM)) {
@@ -178,6 +185,22 @@ static __always_inline bool find_bytes(struct task_struct *task, struct place *p
 		return false;
 	}
 	return true;
+}
+
+/* Finds the bytes of a socket that this thread has just moved. False where that is not known. */
+static __always_inline bool find_bytes(struct sock *sk, struct task_struct *task, __u32 size, bool sends,
+				       struct place *place)
+{
+	struct pt_regs *regs = (void *)bpf_task_pt_regs(task);
+	bool by_ring = CALL_OF(regs) == IO_URING_ENTER || task->flags & PF_IO_WORKER;
+
+	if (uses_rings() && (by_ring || socket_at(task, FIRST_OF(regs)) != sk))
+		return find_ring_bytes(sk, size, sends, place);
+	if (by_ring) {
+		add(&ring_calls_unread, 1);
+		return false;
+	}
+	return find_call_bytes(CALL_OF(regs), SECOND_OF(regs), sends, place);
 }
 
 static __always_inline void take_arrival(struct walk *walk, struct sock *sk)
@@ -213,7 +236,7 @@ static __always_inline struct connection *begun_connection(struct sock *sk, cons
 {
 	struct iovec first = {.base = place->base, .size = size};
 
-	if (place->iov && !read_user(&first, place->iov))
+	if (place->iov && !read_iovec(&first, place->iov, place->in_kernel))
 		return NULL;
 	return new_connection(sk, first.base, first.size < size ? first.size : size, tgid);
 }
@@ -223,12 +246,14 @@ static __always_inline void follow_call(struct connection *connection, struct so
 					const struct place *place, __u32 size, bool sends)
 {
 	struct steps steps = {.connection = connection,
+			      .skipped = place->skipped,
 			      .walk = sends ? &connection->sends : &connection->reads};
 	struct walk *walk = steps.walk;
 
 	begin_walk(walk, (__u64)sk, bpf_ktime_get_ns());
 	walk->base = place->base;
 	walk->iov = place->iov;
+	walk->in_kernel = place->in_kernel;
 	walk->left = walk->size = size;
 	if (!sends)
 		take_arrival(walk, sk);
@@ -263,7 +288,7 @@ static __always_inline void on_call(struct sock *sk, __u32 size, bool sends)
 		return;
 	if (tls && is_of_tls((__u64)sk, sends))
 		return;
-	found = find_bytes(task, &place, sends);
+	found = find_bytes(sk, task, size, sends, &place);
 	if (!found)
 		add(&unread_calls, 1);
 	if (!connection && found)

@@ -25,6 +25,7 @@ from exporter.serving import answer, metrics
 from exporter.serving.activity import Activity
 from exporter.serving.engines import engine
 from exporter.serving.following import Following
+from exporter.serving.rings import Rings
 from exporter.serving.spans import TRACEPARENT, span
 from exporter.serving.tls import PROGRAMS, TlsProbes
 
@@ -120,6 +121,7 @@ class Serving:
             self.object.close()
             raise not_started("requests of LLM servers cannot be followed (Linux 6.3 can)", error) from error
         self._links = links
+        self._rings = Rings(self.object)
         self._events = Events()
         self._events.add(self.object.maps["requests"], self._received)
         self._events.start("serving events", gather=_GATHER)
@@ -155,6 +157,7 @@ class Serving:
         rows = sum(1 for _ in self.object.maps["processes"].items())
         yield metrics.FOLLOWED.sample(rows)
         counted = self.object.globals()
+        self._rings.update(counted["ring_calls_unread"])
         yield metrics.UNREADABLE.sample(counted["unreadable"])
         yield metrics.UNREAD_CALLS.sample(counted["unread_calls"])
         yield metrics.UNCOUNTED.sample(counted["requests_uncounted"])
@@ -162,13 +165,14 @@ class Serving:
         if self.tls:
             yield from self.tls.collect()
         of_tls = ("tls_connections", "tls_threads") if self.tls else ()
-        for name in ("connections", "processes", "http2_connections", "arrivals", *of_tls):
+        for name in ("connections", "processes", "http2_connections", "arrivals", "ring_threads", *of_tls):
             yield MAP_FULL.sample(self.object.maps[name].lost() or 0, {"map": f"{self.name}.{name}"})
         yield ENDED_FOLDED.sample(self.ledger.folded, {"collector": self.name})
         yield from self._events.collect()
 
     def problems(self) -> Iterator[str]:
-        """Yield why OpenSSL is not probed and engines' metrics were not read, for the landing page."""
+        """Yield why OpenSSL is not probed, and io_uring and engines' metrics were not read, for the landing page."""
+        yield from self._rings.problems()
         if self.tls:
             yield from self.tls.problems()
         if self._engines:
@@ -178,6 +182,7 @@ class Serving:
         if self._engines:
             self._engines.close()
         self._following.close()
+        self._rings.close()
         for link in self._links:
             link.close()
         self._events.close()

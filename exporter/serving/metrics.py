@@ -136,7 +136,8 @@ UNREADABLE = Metric(
 )
 UNREAD_CALLS = Metric(
     "llm.serving.socket.calls.unread",
-    "Socket calls of followed processes with unread bytes: io_uring, sendfile, splice, sendmmsg and recvmmsg.",
+    "Socket calls of followed processes with unread bytes: sendfile, splice, sendmmsg, recvmmsg, and calls by io_uring "
+    "that are not followed.",
     Kind.COUNTER,
 )
 _OF_ENGINE = ("model", "engine")

@@ -63,7 +63,13 @@ AMD64 = (
     "test_verbs_control.py::test_memory_regions_by_kind",
 )
 """Not on arm64: its machine has no compiler, and probes single-step there: a million calls take ten minutes."""
-SINCE_6_3 = ("test_serving.py::test_whole_answers", "test_serving_bytes.py::test_forms")
+SINCE_6_3 = (
+    "test_serving.py::test_whole_answers",
+    "test_serving_bytes.py::test_forms",
+    "test_serving_calls.py",
+    "test_serving_frames.py::test_forms",
+    "test_serving_rings.py",
+)
 """Requests are followed on Linux 6.3 and newer; arm64's machine has no servers."""
 SINCE_6_4 = ("test_map_memory.py::test_the_kernel_agrees",)
 """The kernel knows the memory of its maps."""
