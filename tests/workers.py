@@ -17,8 +17,8 @@ ROOT = Path(__file__).parents[1]
 STANDINS = ROOT / "tests" / "standins"
 VARIABLE = "ACCEL_TESTS_FOLDERS"
 """Variable with the folders of a worker's own libraries, separated by colons; not set without workers."""
-_OF_TESTS = re.compile(r"/(popen-gw\d+|build/workers/gw\d+|tests/(standins|softgpu)/build)/")
-"""In paths of files that a test made: pytest's folder of a worker, and the folders of stand-ins of each checkout."""
+_OF_TESTS = re.compile(r"/(popen-gw\d+|pytest-of-[^/]+|build/workers/gw\d+|tests/(standins|softgpu)/build)/")
+"""In paths of files that a test made: folders of pytest, also without workers, and of stand-ins of each checkout."""
 _AT_START = f"""
 import sys
 if sys.orig_argv[1:3] == ["-m", "exporter"]:

@@ -54,10 +54,15 @@ class Observed:
         assert len(values) <= 1, f"{metric} {labels}: {values}"
         return values[0] if values else None
 
-    def sums(self, *metrics: str) -> dict[str, dict[bool, int]]:
-        """The sums of metrics over series with a pid (False) and over those that are folded (True)."""
+    def sums(self, *metrics: str, pid: int | None = None) -> dict[str, dict[bool, int]]:
+        """The sums of metrics over series with a pid (False) and over those that are folded (True).
+
+        With `pid` the former are of this process only: other programs of the machine may use a library of that name.
+        """
         found = {metric: {False: 0, True: 0} for metric in metrics}
         for it in self.samples():
+            if pid is not None and it.labels.get("pid", str(pid)) != str(pid):
+                continue
             if (metric := name(it.metric)) in found:
                 value = sum(it.value.counts) if isinstance(it.value, Distribution) else int(it.value)
                 found[metric]["overflow" in it.labels] += value

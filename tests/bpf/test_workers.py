@@ -41,6 +41,7 @@ def test_jobs_of_others_are_not_seen(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("/scratch/pytest-7/popen-gw1/test_it0/libcuda.so.1", False),
         ("/scratch/pytest-7/popen-gw2/test_it0/libcuda.so.1", True),
         ("/scratch/pytest-7/popen-gw10/test_it0/libcuda.so.1", True),
+        ("/tmp/pytest-of-root/pytest-8/test_it0/libcuda.so.1", True),
         ("/source/build/workers/gw1/libcuda.so.1", False),
         ("/other/build/workers/gw1/libcuda.so.1", True),
         ("/source/tests/standins/build/cet/libcuda.so.1", True),
