@@ -15,7 +15,8 @@ import psutil
 import pytest
 
 from exporter.bpf.safety import Protection
-from exporter.collectors.cuda import FLAGS, Cuda
+from exporter.collectors.cuda import FLAGS
+from exporter.cuda.sight import Sight
 from tests.bpf.cuda_node import BUILD, MIB, Job, Script, build_standins, observe, started
 from tests.bpf.fixtures import once
 from tests.bpf.observed import Observed
@@ -511,14 +512,14 @@ def test_the_second_process_from_its_first_call(observed: Observed) -> None:
 
 def test_seen_from_start_is_absent_until_it_is_known(observed: Observed, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process with calls from before the exporter has noticed it is not taken for one that was there before."""
-    decide, cover = threading.Event(), Cuda._cover
+    decide, start = threading.Event(), Sight.start
 
     def wait(*arguments: Any) -> None:
         assert decide.wait(60)
-        cover(*arguments)
+        start(*arguments)
 
     with started(observed, Script()), monkeypatch.context() as patched:
-        patched.setattr(Cuda, "_cover", wait)
+        patched.setattr(Sight, "start", wait)
         with Script() as script:
             script.run("assert lib.cuStreamSynchronize(None) == 0")
             assert 1 == observed.value(CALLS, script.pid, api="cuStreamSynchronize")
