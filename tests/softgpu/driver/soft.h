@@ -15,8 +15,8 @@
 #include "../environment.h"
 
 /* A library for tests of probes, which make calls that no program does: none needs cuInit(), also after a fork; one without
- * a current context is of GPU 0; no function, graph, event, pool or description of a copy is looked at; nothing lies behind
- * device addresses and handles of memory, so that a test may have more than the machine. */
+ * a current context is of GPU 0; no function, graph, event, pool, ended context or description of a copy is looked at;
+ * nothing lies behind device addresses and handles of memory, so that a test may have more than the machine. */
 #ifndef HOLLOW
 #define HOLLOW 0
 #endif
