@@ -26,10 +26,12 @@ _NEEDED = {
     "pread64": 17, "access": 21, "sched_yield": 24, "mremap": 25, "madvise": 28, "dup": 32, "getpid": 39, "sendto": 44,
     "recvfrom": 45, "sendmsg": 46, "recvmsg": 47, "exit": 60, "uname": 63, "fcntl": 72, "getcwd": 79, "readlink": 89,
     "getuid": 102, "sysinfo": 99, "gettid": 186, "futex": 202, "getdents64": 217, "clock_gettime": 228,
-    "clock_nanosleep": 230, "exit_group": 231, "newfstatat": 262, "readlinkat": 267, "getrandom": 318, "statx": 332,
-    "rseq": 334,
+    "restart_syscall": 219, "clock_nanosleep": 230, "exit_group": 231, "newfstatat": 262, "readlinkat": 267,
+    "getrandom": 318, "statx": 332, "rseq": 334,
 }  # fmt: skip
-"""System calls of a Python that reads files and answers; by the numbers of x86-64."""
+"""System calls of a Python that reads files and answers; by the numbers of x86-64. A poll or sleep that a stop and its
+continuation interrupt goes on by restart_syscall.
+"""
 
 
 def die_with_parent() -> None:
