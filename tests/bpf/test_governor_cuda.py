@@ -23,6 +23,8 @@ pytestmark = [
 ]
 
 BOUND = 0.01
+OWN = 10_000
+"""Turns of a loop between two launches: some microseconds, so that a wait after 100 launches is within the bound."""
 
 
 @contextmanager
@@ -72,9 +74,10 @@ def hits(observed: Observed) -> int:
 
 
 def test_a_job_that_only_launches_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Launches without pause cost a fraction of what they do with a trap for each. Those that were not seen are
-    estimated by the waits of the loop; and every launch counts again when the job launches little. Of a process that
-    uses the same file and launches little every launch counts all the time."""
+    """Launches without pause cost a fraction of what they do with a trap for each. The waits between them cost too much
+    as well, so that there is nothing by which launches could be estimated: they are not known, and every launch counts
+    again when the job launches little. Of a process that uses the same file and launches little every launch counts all
+    the time."""
     monkeypatch.setattr(files, "CYCLE_SECONDS", 0.5)
     with job(tmp_path) as running, job(tmp_path) as other:
         bare = running.work(0.5, waits=True)
@@ -86,17 +89,30 @@ def test_a_job_that_only_launches_is_left_alone(tmp_path: Path, monkeypatch: pyt
             until(lambda: observed.attached(other.process.pid, {str(other.library)}), "attached")
             with background(lambda: other.work(0.2, pause_us=100_000)) as its:
                 throttle(observed, running, 0, waits=True)
-                begun, seen = counted(observed, running), hits(observed)
+                seen = hits(observed)
                 stretch = running.work(4, waits=True)
                 assert hits(observed) - seen < 0.1 * stretch.calls
                 assert stretch.each - bare.each < 0.2 * (traced.each - bare.each)
                 until(lambda: level(observed, running) == 0, "all launches are counted again")
-            whole = counted(observed, running)
-            assert whole / (stretch.total - traced.total) == pytest.approx(1, rel=0.1)
-            assert begun < whole
+            whole, all_seen = shown(observed, running)
+            assert whole is not None and whole <= stretch.total - traced.total
+            assert 0 == all_seen
             little = running.work(2, pause_us=100_000)
-            assert little.calls == counted(observed, running) - whole
+            assert (whole + little.calls, 0) == shown(observed, running)
             assert not process_links.supported() or its[-1].total == counted(observed, other)
+
+
+def test_launches_are_estimated_by_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where waits cost little, each of them counts, and launches that were not seen are as many for each wait as those
+    that were."""
+    monkeypatch.setattr(files, "CYCLE_SECONDS", 0.5)
+    with job(tmp_path) as running, governed(running, BOUND) as observed:
+        begun = running.work(0.1, OWN, waits=True).total
+        throttle(observed, running, OWN, waits=True)
+        running.work(4, OWN, waits=True)
+        until(lambda: level(observed, running) == 0, "all launches are counted again")
+        total = running.work(0.1, OWN, waits=True).total
+        assert counted(observed, running) / total == pytest.approx(1, rel=0.1), begun
 
 
 def shown(observed: Observed, running: Job) -> tuple[int | None, int | None]:

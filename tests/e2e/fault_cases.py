@@ -309,6 +309,8 @@ NOT_INJECTED = {
     "SwitchSuspected": "takes links of several nodes to one switch: promtool tests it",
     "GpuNvmlRestarting": "takes three crashes of NVML and growing pauses: tests/program/nvml/test_supervisor.py",
     "GpuRepeatedJobFault": "takes three bursts with three minutes between: see tests/program/faults/xid/test_counts.py",
+    "HipContextLost": "takes HIP's library in the scene: promtool tests it, and tests/bpf/test_hip.py counts the calls",
+    "HipErrorsFrequent": "takes HIP's library in the scene: promtool tests it, and see tests/bpf/test_hip.py",
     "NcclInitHang": "takes a first NCCL call that lasts 20 minutes: promtool tests it",
     "NcclErrors": "NCCL calls that fail are counted in tests/bpf/test_nccl_counts.py",
     "NcclRankBehind": "is known by RAS alone: tests/unit/ras queries a stand-in of it",
