@@ -75,8 +75,8 @@ def hits(observed: Observed) -> int:
 
 def test_a_job_that_only_launches_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Launches without pause cost a fraction of what they do with a trap for each. The waits between them cost too much
-    as well, so that there is nothing by which launches could be estimated: they are not known, and every launch counts
-    again when the job launches little. Of a process that uses the same file and launches little every launch counts all
+    too, so that there is nothing by which launches could be estimated: they are not known, and every launch counts again
+    when the job launches little. Of a process that uses the same file and launches little every launch counts all
     the time."""
     monkeypatch.setattr(files, "CYCLE_SECONDS", 0.5)
     with job(tmp_path) as running, job(tmp_path) as other:
@@ -103,8 +103,7 @@ def test_a_job_that_only_launches_is_left_alone(tmp_path: Path, monkeypatch: pyt
 
 
 def test_launches_are_estimated_by_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where waits cost little, each of them counts, and launches that were not seen are as many for each wait as those
-    that were."""
+    """Launches that were not seen are as many for each wait as those that were, if waits are so few that all count."""
     monkeypatch.setattr(files, "CYCLE_SECONDS", 0.5)
     with job(tmp_path) as running, governed(running, BOUND) as observed:
         begun = running.work(0.1, OWN, waits=True).total

@@ -53,8 +53,9 @@ raise SystemExit(main())
 """The exporter, for which nothing is in other files than these: other tests on this machine have the same libraries."""
 
 BUDGET_SECONDS = 2.0
-"""For COUNT processes: a millisecond each, of three that a thousand in a minute may take of 5 % of a processor. It was 1.0 to
-1.4 on two machines."""
+"""For COUNT processes: a millisecond for each, of the three that 5 % of a processor are for a thousand in a minute. It
+was less than 1 s on one machine and 1.4 s on another.
+"""
 TRIALS = 6
 """The least cost of several storms counts: other work on a machine only adds to it."""
 REFERENCE_SECONDS = 0.12
