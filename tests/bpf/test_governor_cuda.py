@@ -75,7 +75,7 @@ def hits(observed: Observed) -> int:
 
 def test_a_job_that_only_launches_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Launches without pause cost a fraction of what they do with a trap for each. The waits between them cost too much
-    too, so that there is nothing by which launches could be estimated: they are not known, and every launch counts again
+    too, so that there is nothing by which launches could be estimated: they are unknown, and every launch counts again
     when the job launches little. Of a process that uses the same file and launches little every launch counts all
     the time."""
     monkeypatch.setattr(files, "CYCLE_SECONDS", 0.5)

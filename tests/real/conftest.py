@@ -98,7 +98,7 @@ def attached(exporter: Exporter, library: Path = DRIVER) -> bool:
 def followed(exporter: Exporter, job: Job) -> None:
     """Wait until a job that has called the driver is known: before, copies are of an unknown kind of host memory."""
     seen = "gpu_cuda_seen_from_start"
-    exporter.until(lambda: exporter.scrape().total(seen, pid=str(job.pid)) > 0, "the job is not known")
+    exporter.until(lambda: exporter.scrape().total(seen, pid=str(job.pid)) == 1, "the job is not known")
 
 
 @pytest.fixture
