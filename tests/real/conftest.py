@@ -121,9 +121,14 @@ class Ran:
         self._item, self._exporter = item, exporter
 
     def __call__(self, job: Job) -> None:
-        """All that the exporter shows of a job equals what the soft driver has counted."""
-        found = counted(job.counts)
-        assert found == seen(self._exporter.scrape(), job.pid)
+        """All that the exporter shows of a job equals what the soft driver has counted.
+
+        Read again if threads of the job's libraries have made calls meanwhile.
+        """
+        found, shown = counted(job.counts), seen(self._exporter.scrape(), job.pid)
+        while (now := counted(job.counts)) != found:
+            found, shown = now, seen(self._exporter.scrape(), job.pid)
+        assert found == shown
         self.note(in_words(found))
 
     def note(self, numbers: str) -> None:
