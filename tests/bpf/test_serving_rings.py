@@ -120,10 +120,11 @@ def test_from_the_next_scrape_on(program: Path) -> None:
         [unread] = [it.value for it in observed.collect() if it.metric.name == "llm.serving.socket.calls.unread"]
         assert unread >= 1 and not observed.of({pid})
         skip_if_too_old(observed)
-        post()  # the server waited for this one before
+        post()  # the server waited for this one before: it is seen if the kernel has not taken up the wait yet
         for _ in range(23):
             post()
-        until(lambda: len(observed.of({pid})) == 23, lambda: f"23 answers; there are {len(observed.of({pid}))}")
+        until(lambda: len(observed.of({pid})) >= 23, lambda: f"23 answers; there are {len(observed.of({pid}))}")
+        assert len(observed.of({pid})) <= 24
 
 
 @pytest.mark.parametrize("form", FORMS)
