@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from exporter.nvml.gpus import Gpus
 from exporter.nvml.snapshot import PROCESSES, Gpu, GpuProcess, GpuSnapshot, Readings
 from exporter.views.prometheus import name
-from tests.bpf.cuda_node import Script
+from tests.bpf.cuda_node import Script, build_standins, observe
 from tests.bpf.observed import Observed
 from tests.unit.resolve.gpus import gpu, snapshot
 
@@ -33,6 +37,22 @@ class Node:
         if self.listed_at is not None:
             listing = replace(listing, at=self.listed_at)
         return replace(listed, sets={PROCESSES: listing, "fast": Readings(0.0, {"memory_bytes": 80 << 30})})
+
+
+def fixtures() -> tuple[Any, Any]:
+    """Return two fixtures, to be named `node` and `observed`: the node, and the collector on it, new for each test."""
+
+    @pytest.fixture
+    def node() -> Node:
+        return Node()
+
+    @pytest.fixture
+    def observed(node: Node) -> Iterator[Observed]:
+        build_standins()
+        with observe(gpus=node.gpus) as running:
+            yield running
+
+    return node, observed
 
 
 def by_gpu(observed: Observed, metric: str, job: Script, **labels: str) -> dict[str, object]:

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.bpf.cuda_gpus import Node, by_gpu
-from tests.bpf.cuda_node import MIB, Script, build_standins, observe, started
+from tests.bpf.cuda_gpus import Node, by_gpu, fixtures
+from tests.bpf.cuda_node import MIB, Script, observe, started
 from tests.bpf.observed import Observed
 from tests.support import until
 from tests.unit.resolve.gpus import WHOLE
@@ -34,20 +34,7 @@ for thread in threads: thread.join()
 """
 
 
-@pytest.fixture(scope="module", autouse=True)
-def standins() -> None:
-    build_standins()
-
-
-@pytest.fixture
-def node() -> Node:
-    return Node()
-
-
-@pytest.fixture
-def observed(node: Node) -> Iterator[Observed]:
-    with observe(gpus=node.gpus) as it:
-        yield it
+node, observed = fixtures()
 
 
 @pytest.fixture

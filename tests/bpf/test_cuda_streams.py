@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.bpf.cuda_gpus import Node, by_gpu
-from tests.bpf.cuda_node import BUILD, MIB, Script, build_standins, observe, started
+from tests.bpf.cuda_gpus import Node, by_gpu, fixtures
+from tests.bpf.cuda_node import BUILD, MIB, Script, started
 from tests.bpf.observed import Observed
 from tests.support import until
 
@@ -21,20 +21,7 @@ def take(mib, stream): return new(lib.cuMemAllocAsync, size(mib << 20), stream)
 """
 
 
-@pytest.fixture(scope="module", autouse=True)
-def standins() -> None:
-    build_standins()
-
-
-@pytest.fixture
-def node() -> Node:
-    return Node()
-
-
-@pytest.fixture
-def observed(node: Node) -> Iterator[Observed]:
-    with observe(gpus=node.gpus) as it:
-        yield it
+node, observed = fixtures()
 
 
 @pytest.fixture
