@@ -69,8 +69,9 @@ int replace_in(void *function, char **arguments)
 
 
 def leave(observed: Observed, job: Script) -> None:
-    """Have a job leave the call that it makes, once it makes one."""
+    """Have a job leave the call that it makes, once it sleeps in one: earlier, the library may hold a lock."""
     until(lambda: observed.in_flight(job.pid), "a call in flight")
+    until(lambda: "nanosleep" in Path(f"/proc/{job.pid}/wchan").read_text(), "it sleeps")
     os.kill(job.pid, signal.SIGALRM)
 
 

@@ -168,6 +168,7 @@ def test_no_stack_waits_where_there_is_no_child(slow: Slow, monkeypatch: pytest.
     child = until(lambda: slow._waiting == worker.MOST_WAITING and slow.child)
     child.connection.shutdown(socket.SHUT_RDWR)
     giving.join(PATIENCE)
+    until(lambda: slow.ended, "its end is noticed")
     assert (1, {"unwinder": count}) == (slow.ended, dict(slow.dropped))
 
 
