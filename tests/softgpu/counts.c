@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -41,6 +42,43 @@ static struct count *map_file(void *at)
 	return mapped;
 }
 
+static struct count *find(const char *name)
+{
+	struct count *found = NULL;
+
+	for (int i = 0; i < ROOM && !found; i++)
+		if (!table[i].name[0] || !strcmp(table[i].name, name))
+			found = strncpy(table[i].name, name, sizeof(table[i].name) - 1) ? &table[i] : NULL;
+	if (!found)
+		abort();
+	return found;
+}
+
+/* Random for each execve(2): getauxval(3). */
+static uint64_t image(void)
+{
+	uint64_t bytes;
+
+	memcpy(&bytes, (const void *)getauxval(AT_RANDOM), sizeof(bytes));
+	return bytes;
+}
+
+/* The file may be that of the program before an exec, or of an ended process with the same pid: of it only the Xids stay,
+ * which NVML has reported. */
+static void begin_image(void)
+{
+	static struct count before[ROOM];
+
+	if (find("process image")->bytes == image())
+		return;
+	memcpy(before, table, sizeof(before));
+	memset(table, 0, sizeof(before));
+	find("process image")->bytes = image();
+	for (int i = 0; i < ROOM; i++)
+		if (!strncmp(before[i].name, "xid ", 4))
+			*find(before[i].name) = before[i];
+}
+
 /* The child of a fork counts for itself, from 0, in the places that its pointers lead to. */
 static void after_fork(void)
 {
@@ -48,14 +86,18 @@ static void after_fork(void)
 
 	memcpy(before, table, sizeof(before));
 	map_file(table);
-	for (int i = 0; i < ROOM; i++)
+	for (int i = 0; i < ROOM; i++) {
+		memset(&table[i], 0, sizeof(table[i]));
 		memcpy(table[i].name, before[i].name, sizeof(before[i].name));
+	}
+	find("process image")->bytes = image();
 	pthread_mutex_init(&lock, NULL);
 }
 
 static void begin(void)
 {
 	table = map_file(NULL);
+	begin_image();
 	kept = getenv("SOFTGPU_COUNTS") != NULL;
 	pthread_atfork(NULL, NULL, after_fork);
 }
@@ -68,16 +110,12 @@ int are_kept(void)
 
 struct count *count_of(const char *name)
 {
-	struct count *found = NULL;
+	struct count *found;
 
 	pthread_once(&once, begin);
 	pthread_mutex_lock(&lock);
-	for (int i = 0; i < ROOM && !found; i++)
-		if (!table[i].name[0] || !strcmp(table[i].name, name))
-			found = strncpy(table[i].name, name, sizeof(table[i].name) - 1) ? &table[i] : NULL;
+	found = find(name);
 	pthread_mutex_unlock(&lock);
-	if (!found)
-		abort();
 	return found;
 }
 
