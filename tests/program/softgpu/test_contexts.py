@@ -8,8 +8,9 @@ from tests.softgpu.story import CONTEXT
 INVALID_VALUE, INVALID_CONTEXT, CONTEXT_IS_DESTROYED = 1, 201, 709
 USE = """
 function = C.create_string_buffer(8); host, many = C.create_string_buffer(8), size()
+context(); target = allocate(8); ok(cu.cuCtxPopCurrent_v2(None))
 def use():
-    number, found, at = C.c_int(), u64(), u64(C.addressof(host))
+    number, found, at = C.c_int(), u64(), target
     cu.cuMemAlloc_v2(C.byref(found), size(1)); range_ = cu.cuMemGetAddressRange_v2(None, None, found)
     cu.cuMemFree_v2(found)
     return [cu.cuMemAlloc_v2(C.byref(found), size(1)), range_, cu.cuCtxGetDevice(C.byref(number)),

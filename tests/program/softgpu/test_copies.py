@@ -105,3 +105,48 @@ def test_what_is_no_memory(start: Start) -> None:
     assert codes == process.run(f"{MADE}out = [flat(*it) for it in [({'), ('.join(sides)})]]")
     assert codes == process.run(f"out = [deep(*it) for it in [({'), ('.join(sides)})]]")
     assert {} == process.counts.copied
+
+
+UNMAPPED = """
+handle = new(vp, cu.cuMemCreate, size(2 * MIB), place(1), u64(0))
+reserved = new(u64, cu.cuMemAddressReserve, size(4 * MIB), size(0), u64(0), u64(0)).value
+ok(cu.cuMemMap(u64(reserved), size(2 * MIB), size(0), handle, u64(0)))
+freed = allocate(MIB); ok(cu.cuMemFree_v2(freed)); freed = freed.value
+"""
+WRONG = {
+    "past the end": "device + MIB - 4",
+    "freed": "freed",
+    "the program's": "plain",
+    "nothing": "0xdead000",
+    "without access": "reserved",
+    "not mapped": "reserved + 2 * MIB",
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
+def test_addresses_without_memory(start: Start, wrong: str) -> None:
+    """Copies and fills that leave the memory of GPUs fail, on either side, and copy nothing."""
+    process = start()
+    calls = (
+        "cu.cuMemcpyHtoD_v2(at, vp(plain), size(8)), cu.cuMemcpyDtoH_v2(vp(plain), at, size(8)),"
+        "cu.cuMemcpyDtoDAsync_v2(u64(other), at, size(8), None),"
+        "cu.cuMemcpyDtoDAsync_v2(at, u64(other), size(8), None),"
+        "cu.cuMemsetD8_v2(at, 1, size(8)), cu.cuMemsetD32Async(at, 1, size(2), None),"
+        "flat((DEVICE, at.value), (HOST, plain)), flat((HOST, plain), (DEVICE, at.value))"
+    )
+    assert [INVALID_VALUE] * 8 == process.run(f"{MADE}{UNMAPPED}at = u64({wrong}); out = [{calls}]")
+    assert {} == process.counts.copied
+    if wrong == "reserved":
+        process.run("access = (C.c_int * 3)(1, 0, 3); ok(cu.cuMemSetAccess(at, size(2 * MIB), access, size(1)))")
+        assert [0] * 8 == process.run(f"out = [{calls}]")
+
+
+def test_over_several_mappings(start: Start) -> None:
+    """A copy goes over mappings that lie side by side."""
+    process = start()
+    codes = process.run(
+        f"{MADE}{UNMAPPED}ok(cu.cuMemMap(u64(reserved + 2 * MIB), size(2 * MIB), size(0), handle, u64(0)))\n"
+        "access = (C.c_int * 3)(1, 0, 3); ok(cu.cuMemSetAccess(u64(reserved), size(4 * MIB), access, size(1)))\n"
+        "out = [cu.cuMemsetD8_v2(u64(reserved + n), 1, size(2 * MIB)) for n in (MIB, 2 * MIB, 2 * MIB + 1)]"
+    )
+    assert [0, 0, INVALID_VALUE] == codes

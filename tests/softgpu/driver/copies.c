@@ -50,10 +50,18 @@ static void note(const char *what, struct end to, struct end from, uint64_t byte
 	add_bytes(name, 1, bytes);
 }
 
+/* Of the host's addresses the driver knows as little as this one. */
+static int is_valid(struct end end, uint64_t bytes)
+{
+	return end.address && (end.type != MEMORY_DEVICE || is_accessible(end.address, bytes));
+}
+
 static CUresult copy(struct end to, struct end from, uint64_t bytes)
 {
-	if (!to.address || !from.address)
-		return bytes ? INVALID_VALUE : SUCCESS;
+	if (!bytes)
+		return SUCCESS;
+	if (!is_valid(to, bytes) || !is_valid(from, bytes))
+		return INVALID_VALUE;
 	memmove((void *)to.address, (void *)from.address, bytes);
 	note("copied", to, from, bytes);
 	return SUCCESS;
@@ -109,6 +117,14 @@ static int is_type(int type)
 	return type == MEMORY_HOST || type == MEMORY_DEVICE || type == MEMORY_UNIFIED;
 }
 
+/* Bytes from the address that a description gives to the end of what is copied. */
+static uint64_t reach(const CUside3D *side, const CUcopy3D *it)
+{
+	uint64_t planes = side->z + it->depth - 1, rows = planes * side->height + side->y + it->height - 1;
+
+	return rows * side->pitch + side->x + it->width;
+}
+
 static CUresult copy_3d(const CUcopy3D *it, CUstream stream, int later)
 {
 	const CUside3D *a = &it->source, *b = &it->target;
@@ -121,6 +137,10 @@ static CUresult copy_3d(const CUcopy3D *it, CUstream stream, int later)
 	if (a->type == MEMORY_ARRAY || b->type == MEMORY_ARRAY)
 		return NOT_SUPPORTED;
 	if (!is_type(a->type) || !is_type(b->type))
+		return INVALID_VALUE;
+	if (!it->width || !it->height || !it->depth)
+		return SUCCESS;
+	if (!is_valid(SIDE(*a), reach(a, it)) || !is_valid(SIDE(*b), reach(b, it)))
 		return INVALID_VALUE;
 	if (!later)
 		sleep_until(stream_end(NULL));
@@ -194,7 +214,9 @@ static CUresult fill(CUdeviceptr to, unsigned char value, size_t bytes, CUstream
 {
 	if (unusable())
 		return unusable();
-	if (!captured(stream, NODE_FILL))
+	if (!is_accessible(to, bytes))
+		return INVALID_VALUE;
+	if (!captured(stream, NODE_FILL) && !HOLLOW)
 		memset((void *)to, value, bytes);
 	return SUCCESS;
 }
@@ -203,7 +225,9 @@ static CUresult fill_words(CUdeviceptr to, unsigned value, size_t words, CUstrea
 {
 	if (unusable())
 		return unusable();
-	if (!captured(stream, NODE_FILL))
+	if (to % sizeof(unsigned) || !is_accessible(to, words * sizeof(unsigned)))
+		return INVALID_VALUE;
+	if (!captured(stream, NODE_FILL) && !HOLLOW)
 		for (size_t i = 0; i < words; i++)
 			((unsigned *)to)[i] = value;
 	return SUCCESS;

@@ -5,21 +5,32 @@
 struct event {
 	unsigned flags;
 	uint64_t at; /* when it happens; 0: not recorded */
+	struct capture *capture; /* in which it was recorded */
 };
 
 API CUresult cuEventCreate(CUevent *event, unsigned flags)
 {
 	COUNT;
 	NEED_CONTEXT;
-	*event = calloc(1, sizeof(**event));
+	*event = hold_handle(HANDLE_EVENT, calloc(1, sizeof(**event)));
 	(*event)->flags = flags;
 	return COUNTED(SUCCESS);
 }
 
+/* Tests of a hollow library give others, which are not looked at where nothing is read of them. */
+static int is_valid(CUevent event)
+{
+	return is_handle(HANDLE_EVENT, event);
+}
+
 static CUresult record(CUevent event, CUstream stream)
 {
-	uint64_t end = stream_end(stream), at = now();
+	uint64_t end, at = now();
 
+	if (!is_valid(event))
+		return INVALID_HANDLE;
+	end = stream_end(stream);
+	event->capture = capture_of(stream);
 	__atomic_store_n(&event->at, end > at ? end : at, __ATOMIC_RELAXED);
 	return SUCCESS;
 }
@@ -32,18 +43,27 @@ BOTH(cuEventRecordWithFlags, _ptsz, (CUevent event, CUstream stream, unsigned fl
 API CUresult cuEventQuery(CUevent event)
 {
 	COUNT;
+	if (!is_valid(event))
+		return COUNTED(INVALID_HANDLE);
+	NEED_NO_CAPTURE;
 	return COUNTED(__atomic_load_n(&event->at, __ATOMIC_RELAXED) > now() ? NOT_READY : SUCCESS);
 }
 
 API CUresult cuEventSynchronize(CUevent event)
 {
 	COUNT;
+	if (!HOLLOW && !is_valid(event))
+		return COUNTED(INVALID_HANDLE);
+	NEED_NO_CAPTURE;
 	wait_until(HOLLOW ? 0 : __atomic_load_n(&event->at, __ATOMIC_RELAXED));
 	return COUNTED(SUCCESS);
 }
 
 static CUresult wait_for(CUevent event, CUstream stream)
 {
+	if (!is_valid(event))
+		return INVALID_HANDLE;
+	join_capture(stream, event->capture);
 	delay(stream, __atomic_load_n(&event->at, __ATOMIC_RELAXED));
 	return SUCCESS;
 }
@@ -52,7 +72,7 @@ BOTH(cuStreamWaitEvent, _ptsz, (CUstream stream, CUevent event, unsigned flags),
 
 static CUresult elapsed(float *milliseconds, CUevent from, CUevent to)
 {
-	if (!from->at || !to->at)
+	if (!is_valid(from) || !is_valid(to) || !from->at || !to->at)
 		return INVALID_HANDLE;
 	*milliseconds = ((double)to->at - (double)from->at) / 1e6;
 	return SUCCESS;
@@ -73,6 +93,8 @@ API CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent from, CUevent to
 API CUresult cuEventDestroy_v2(CUevent event)
 {
 	COUNT;
+	if (!let_go_handle(HANDLE_EVENT, event))
+		return COUNTED(INVALID_HANDLE);
 	free(event);
 	return COUNTED(SUCCESS);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A graph is a list of kinds of nodes: its launch takes the time of its kernels, and the first one the memory of its
  * allocations, until the executable is destroyed. */
+#include <pthread.h>
 #include <stdlib.h>
 #include "soft.h"
 
@@ -17,44 +18,62 @@ struct graph {
 	struct work work;
 	struct node *first;
 };
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of nodes: several threads may issue to what is captured */
 struct executable {
 	struct work work;
 	int launched;
 };
 
-static CUgraphNode add_node(CUgraph graph, int type)
+CUgraph new_graph(void)
+{
+	return hold_handle(HANDLE_GRAPH, calloc(1, sizeof(struct graph)));
+}
+
+int free_graph(CUgraph graph)
+{
+	if (!let_go_handle(HANDLE_GRAPH, graph))
+		return 0;
+	for (struct node *node = graph->first, *next; node; node = next) {
+		next = node->next;
+		free(node);
+	}
+	free(graph);
+	return 1;
+}
+
+CUgraphNode add_node(CUgraph graph, int type)
 {
 	struct node *node = calloc(1, sizeof(*node));
 
+	pthread_mutex_lock(&lock);
 	*node = (struct node){type, graph->first};
 	graph->first = node;
 	graph->nodes++;
 	graph->work.kernels += type == NODE_KERNEL;
+	pthread_mutex_unlock(&lock);
 	return node;
 }
 
-int is_captured(CUstream stream)
+void add_allocation_node(CUgraph graph, int device, uint64_t bytes)
 {
-	return (uintptr_t)stream > 2 && stream->graph;
-}
-
-int captured(CUstream stream, int type)
-{
-	return is_captured(stream) && add_node(stream->graph, type);
-}
-
-void add_allocation(CUstream stream, int device, uint64_t bytes)
-{
-	add_node(stream->graph, NODE_ALLOCATION);
+	add_node(graph, NODE_ALLOCATION);
 	if (device >= 0)
-		stream->graph->work.bytes[device] += bytes;
+		__atomic_fetch_add(&graph->work.bytes[device], bytes, __ATOMIC_RELAXED);
+}
+
+static CUresult add(CUgraphNode *node, CUgraph graph, int type)
+{
+	if (!is_handle(HANDLE_GRAPH, graph))
+		return INVALID_VALUE;
+	*node = add_node(graph, type);
+	return SUCCESS;
 }
 
 API CUresult cuGraphCreate(CUgraph *graph, unsigned flags)
 {
 	COUNT;
 	(void)flags;
-	*graph = calloc(1, sizeof(**graph));
+	*graph = new_graph();
 	return COUNTED(SUCCESS);
 }
 
@@ -63,8 +82,7 @@ API CUresult cuGraphAddKernelNode(CUgraphNode *node, CUgraph graph, const CUgrap
 {
 	COUNT;
 	(void)after, (void)count_, (void)parameters;
-	*node = add_node(graph, NODE_KERNEL);
-	return COUNTED(SUCCESS);
+	return COUNTED(add(node, graph, NODE_KERNEL));
 }
 
 API CUresult cuGraphAddMemcpyNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count_,
@@ -72,8 +90,7 @@ API CUresult cuGraphAddMemcpyNode(CUgraphNode *node, CUgraph graph, const CUgrap
 {
 	COUNT;
 	(void)after, (void)count_, (void)copy, (void)context;
-	*node = add_node(graph, NODE_COPY);
-	return COUNTED(SUCCESS);
+	return COUNTED(add(node, graph, NODE_COPY));
 }
 
 /* `parameters` begin with the kind of node. */
@@ -82,8 +99,7 @@ API CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNo
 {
 	COUNT;
 	(void)after, (void)edges, (void)count_;
-	*node = add_node(graph, *parameters);
-	return COUNTED(SUCCESS);
+	return COUNTED(add(node, graph, *parameters));
 }
 
 API CUresult cuGraphExecKernelNodeSetParams(CUgraphExec executable, CUgraphNode node, const void *parameters)
@@ -108,69 +124,13 @@ API CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec executable, CUgraphNode 
 	return COUNTED(SUCCESS);
 }
 
-static CUresult begin(CUstream stream, CUgraph into)
-{
-	if ((uintptr_t)stream <= 2)
-		return CAPTURE_UNSUPPORTED;
-	if (stream->graph)
-		return ILLEGAL_STATE;
-	stream->graph = into ?: calloc(1, sizeof(*into));
-	return SUCCESS;
-}
-
-static CUresult end(CUstream stream, CUgraph *graph)
-{
-	if ((uintptr_t)stream <= 2 || !stream->graph)
-		return ILLEGAL_STATE;
-	*graph = stream->graph;
-	stream->graph = NULL;
-	return SUCCESS;
-}
-
-static CUresult describe(CUstream stream, int *status, uint64_t *id, CUgraph *graph, const CUgraphNode **dependencies,
-			 size_t *count_)
-{
-	CUgraph into = (uintptr_t)stream > 2 ? stream->graph : NULL;
-
-	*status = into ? CAPTURE_ACTIVE : CAPTURE_NONE;
-	if (into && id)
-		*id = stream->id;
-	if (graph)
-		*graph = into;
-	if (dependencies)
-		*dependencies = NULL;
-	if (count_)
-		*count_ = 0;
-	return SUCCESS;
-}
-
-BOTH(cuStreamBeginCapture, _ptsz, (CUstream stream), begin(stream, NULL))
-BOTH(cuStreamBeginCapture_v2, _ptsz, (CUstream stream, int mode), ((void)mode, begin(stream, NULL)))
-BOTH(cuStreamBeginCaptureToGraph, _ptsz,
-     (CUstream stream, CUgraph graph, const CUgraphNode *after, const void *edges, size_t count_, int mode),
-     ((void)after, (void)edges, (void)count_, (void)mode, begin(stream, graph)))
-BOTH(cuStreamEndCapture, _ptsz, (CUstream stream, CUgraph *graph), end(stream, graph))
-BOTH(cuStreamIsCapturing, _ptsz, (CUstream stream, int *status), describe(stream, status, NULL, NULL, NULL, NULL))
-BOTH(cuStreamGetCaptureInfo_v2, _ptsz,
-     (CUstream stream, int *status, uint64_t *id, CUgraph *graph, const CUgraphNode **dependencies, size_t *nodes),
-     describe(stream, status, id, graph, dependencies, nodes))
-
-API CUresult cuThreadExchangeStreamCaptureMode(int *mode)
-{
-	static __thread int set;
-	COUNT;
-	int before = set;
-
-	set = *mode;
-	*mode = before;
-	return COUNTED(SUCCESS);
-}
-
 API CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count_)
 {
 	COUNT;
 	size_t i = 0;
 
+	if (!is_handle(HANDLE_GRAPH, graph))
+		return COUNTED(INVALID_VALUE);
 	if (nodes)
 		for (struct node *node = graph->first; node && i < *count_; node = node->next)
 			nodes[i++] = node;
@@ -187,7 +147,9 @@ API CUresult cuGraphNodeGetType(CUgraphNode node, int *type)
 
 static CUresult instantiate(CUgraphExec *executable, CUgraph graph)
 {
-	*executable = calloc(1, sizeof(**executable));
+	if (!is_handle(HANDLE_GRAPH, graph))
+		return INVALID_VALUE;
+	*executable = hold_handle(HANDLE_EXECUTABLE, calloc(1, sizeof(**executable)));
 	(*executable)->work = graph->work;
 	return SUCCESS;
 }
@@ -228,7 +190,7 @@ static CUresult launch(CUgraphExec executable, CUstream stream)
 {
 	if (HOLLOW)
 		return SUCCESS;
-	if (!executable)
+	if (!is_handle(HANDLE_EXECUTABLE, executable))
 		return INVALID_VALUE;
 	if (unusable())
 		return unusable();
@@ -244,7 +206,9 @@ BOTH(cuGraphLaunch, _ptsz, (CUgraphExec executable, CUstream stream), launch(exe
 API CUresult cuGraphExecDestroy(CUgraphExec executable)
 {
 	COUNT;
-	if (executable && executable->launched)
+	if (!let_go_handle(HANDLE_EXECUTABLE, executable))
+		return COUNTED(INVALID_VALUE);
+	if (executable->launched)
 		give_work(&executable->work, MAX_DEVICES);
 	free(executable);
 	return COUNTED(SUCCESS);
@@ -253,10 +217,5 @@ API CUresult cuGraphExecDestroy(CUgraphExec executable)
 API CUresult cuGraphDestroy(CUgraph graph)
 {
 	COUNT;
-	for (struct node *node = graph->first, *next; node; node = next) {
-		next = node->next;
-		free(node);
-	}
-	free(graph);
-	return COUNTED(SUCCESS);
+	return COUNTED(free_graph(graph) ? SUCCESS : INVALID_VALUE);
 }

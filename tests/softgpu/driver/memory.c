@@ -117,6 +117,7 @@ API CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
 {
 	COUNT;
 	NEED_CONTEXT;
+	NEED_NO_CAPTURE;
 	return COUNTED(allocate(address, bytes, KIND_DEVICE, 0));
 }
 
@@ -124,6 +125,7 @@ API CUresult cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t widt
 {
 	COUNT;
 	NEED_CONTEXT;
+	NEED_NO_CAPTURE;
 	(void)element;
 	*pitch = (width + 511) & ~511ull;
 	return COUNTED(allocate(address, *pitch * height, KIND_DEVICE, 0));
@@ -133,6 +135,7 @@ API CUresult cuMemAllocHost_v2(void **address, size_t bytes)
 {
 	COUNT;
 	NEED_CONTEXT;
+	NEED_NO_CAPTURE;
 	return COUNTED(allocate((uint64_t *)address, bytes, KIND_PINNED, 0));
 }
 
@@ -140,6 +143,7 @@ API CUresult cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned flag
 {
 	COUNT;
 	NEED_CONTEXT;
+	NEED_NO_CAPTURE;
 	return COUNTED(allocate(address, bytes, KIND_MANAGED, flags));
 }
 
@@ -170,9 +174,11 @@ static CUresult allocate_of(CUmemoryPool pool, CUdeviceptr *address, size_t byte
 {
 	if (unusable())
 		return unusable();
+	if (!HOLLOW && pool && !is_pool(pool))
+		return INVALID_VALUE;
 	if (!pool && HOLLOW)
 		pool = pool_of_device(current()->device);
-	if (pool && bytes && is_captured(stream))
+	if (pool && bytes && capture_of(stream))
 		return allocate_in_graph(pool, address, bytes, stream);
 	return pool ? allocate_from(pool, address, bytes) : INVALID_VALUE;
 }
@@ -188,6 +194,7 @@ API CUresult cuMemHostAlloc(void **address, size_t bytes, unsigned flags)
 {
 	COUNT;
 	NEED_CONTEXT;
+	NEED_NO_CAPTURE;
 	return COUNTED(allocate((uint64_t *)address, bytes, KIND_PINNED, flags));
 }
 
@@ -201,13 +208,13 @@ API CUresult cuMemHostRegister_v2(void *address, size_t bytes, unsigned flags)
 {
 	COUNT;
 	NEED_CONTEXT;
+	NEED_NO_CAPTURE;
 	struct range range = {.begin = (uint64_t)address, .end = (uint64_t)address + bytes, .kind = KIND_PINNED, .fd = -1,
 			      .registered = 1, .flags = flags, .device = current()->device, .context = current()};
-	struct range there;
 
 	if (!address || !bytes)
 		return COUNTED(INVALID_VALUE);
-	if (find_range(range.begin, &there))
+	if (overlaps(range.begin, range.end))
 		return COUNTED(ALREADY_REGISTERED);
 	add_range(range);
 	return COUNTED(SUCCESS);

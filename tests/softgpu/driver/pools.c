@@ -30,6 +30,11 @@ CUmemoryPool pool_of_device(CUdevice device)
 	return pool ? pool : default_of(device);
 }
 
+int is_pool(CUmemoryPool pool)
+{
+	return is_default(pool) || is_handle(HANDLE_POOL, pool);
+}
+
 int device_of_pool(CUmemoryPool pool)
 {
 	return pool->device;
@@ -71,7 +76,7 @@ API CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUpoolProperties *wanted)
 
 	if (device == NOWHERE)
 		return COUNTED(INVALID_VALUE);
-	*pool = calloc(1, sizeof(**pool));
+	*pool = hold_handle(HANDLE_POOL, calloc(1, sizeof(**pool)));
 	**pool = (struct pool){.device = device, .most = HOLLOW ? 0 : wanted->most};
 	return COUNTED(SUCCESS);
 }
@@ -81,7 +86,7 @@ static CUresult destroy(CUmemoryPool pool)
 {
 	int over;
 
-	if (!pool || is_default(pool))
+	if (!let_go_handle(HANDLE_POOL, pool))
 		return INVALID_VALUE;
 	if (pool->device != IN_HOST_MEMORY && chosen[pool->device] == pool)
 		__atomic_store_n(&chosen[pool->device], NULL, __ATOMIC_RELEASE);
@@ -123,7 +128,7 @@ API CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
 	COUNT;
 	if (device < 0 || device >= device_count())
 		return COUNTED(INVALID_DEVICE);
-	if (!pool || pool->device != device)
+	if (!is_pool(pool) || pool->device != device)
 		return COUNTED(INVALID_VALUE);
 	__atomic_store_n(&chosen[device], pool, __ATOMIC_RELEASE);
 	return COUNTED(SUCCESS);
@@ -150,6 +155,8 @@ API CUresult cuMemGetMemPool(CUmemoryPool *pool, const CUlocation *at, int type)
 API CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *value)
 {
 	COUNT;
+	if (!is_pool(pool))
+		return COUNTED(INVALID_VALUE);
 	switch (attribute) {
 	case POOL_THRESHOLD: *(uint64_t *)value = pool->threshold; break;
 	case POOL_RESERVED:
@@ -164,6 +171,8 @@ API CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *value
 API CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value)
 {
 	COUNT;
+	if (!is_pool(pool))
+		return COUNTED(INVALID_VALUE);
 	if (attribute == POOL_THRESHOLD)
 		pool->threshold = *(uint64_t *)value;
 	else if (attribute == POOL_RESERVED_HIGH || attribute == POOL_USED_HIGH)
@@ -174,13 +183,13 @@ API CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value
 API CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUaccess *access, size_t count_)
 {
 	COUNT;
-	(void)pool, (void)access, (void)count_;
-	return COUNTED(SUCCESS);
+	(void)access, (void)count_;
+	return COUNTED(is_pool(pool) ? SUCCESS : INVALID_VALUE);
 }
 
 API CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
 {
 	COUNT;
-	(void)pool, (void)keep;
-	return COUNTED(SUCCESS);
+	(void)keep;
+	return COUNTED(is_pool(pool) ? SUCCESS : INVALID_VALUE);
 }

@@ -68,6 +68,43 @@ int find_range(uint64_t address, struct range *to)
 	return found != NULL;
 }
 
+/* What reaches into one does, too. */
+int overlaps(uint64_t begin, uint64_t end)
+{
+	struct range key = {.begin = begin, .end = end};
+	int found;
+
+	pthread_mutex_lock(&lock);
+	found = tfind(&key, &tree, compare) != NULL;
+	pthread_mutex_unlock(&lock);
+	return found;
+}
+
+int is_accessible(uint64_t begin, uint64_t bytes)
+{
+	uint64_t end = begin;
+	struct range *found;
+
+	pthread_mutex_lock(&lock);
+	while (end - begin < bytes && (found = at(end)) && !found->no_access)
+		end = found->end;
+	pthread_mutex_unlock(&lock);
+	return end - begin >= bytes;
+}
+
+/* Whole mappings, one beside the other. */
+int give_access(uint64_t begin, uint64_t bytes)
+{
+	uint64_t to = begin;
+	struct range *found;
+
+	pthread_mutex_lock(&lock);
+	for (; to - begin < bytes && (found = at(to)) && found->kind == KIND_VMM; to = found->end)
+		found->no_access = 0;
+	pthread_mutex_unlock(&lock);
+	return to - begin >= bytes;
+}
+
 struct search {
 	CUcontext context;
 	const struct range *found;

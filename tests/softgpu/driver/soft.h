@@ -70,11 +70,15 @@ struct range {
 	unsigned flags;
 	int registered; /* host memory of the application's own */
 	int host; /* of a pool or a handle of host memory */
+	int no_access; /* mapped, and not yet made accessible */
 	struct physical *physical;
 	CUmemoryPool pool;
 	CUcontext context;
 };
 int find_range(uint64_t address, struct range *to);
+int overlaps(uint64_t begin, uint64_t end);
+int is_accessible(uint64_t begin, uint64_t bytes); /* to the GPU, from end to end */
+int give_access(uint64_t begin, uint64_t bytes);
 void add_range(struct range range);
 int take_range(uint64_t begin, struct range *to);
 int change_range(uint64_t begin, int fd);
@@ -85,6 +89,9 @@ int reserve(int device, uint64_t bytes);
 void give_back(int device, uint64_t bytes);
 const char *kind_name(enum kind kind);
 size_t pages(size_t bytes);
+
+/* ---- reservations.c ---- */
+int is_reserved(uint64_t begin, uint64_t end);
 
 /* ---- hollow.c ---- */
 uint64_t take_addresses(uint64_t bytes); /* 0: none are left */
@@ -99,7 +106,8 @@ struct stream {
 	unsigned flags;
 	int priority;
 	uint64_t id, busy_until;
-	CUgraph graph; /* while it is captured into */
+	struct capture *capture; /* that it is part of */
+	CUstream next_joined;
 };
 uint64_t now(void);
 void sleep_until(uint64_t at);
@@ -113,6 +121,7 @@ void delay(CUstream stream, uint64_t until);
 void wait_until(uint64_t at);
 
 /* ---- pools.c ---- */
+int is_pool(CUmemoryPool pool); /* and not destroyed */
 int device_of_pool(CUmemoryPool pool);
 CUmemoryPool pool_of_device(CUdevice device);
 int take_from_pool(CUmemoryPool pool, uint64_t bytes);
@@ -144,7 +153,29 @@ extern __thread int own_default; /* more than 0 in functions with the suffix _pt
 	}
 
 /* ---- graphs.c ---- */
+CUgraph new_graph(void);
+int free_graph(CUgraph graph); /* 0: there is none */
+CUgraphNode add_node(CUgraph graph, int type);
+void add_allocation_node(CUgraph graph, int device, uint64_t bytes);
+
+/* ---- captures.c ---- */
 /* Whether what is issued to this stream becomes a node of a graph and is not done. */
 int captured(CUstream stream, int type);
-int is_captured(CUstream stream);
+struct capture *capture_of(CUstream stream);
 void add_allocation(CUstream stream, int device, uint64_t bytes); /* a node */
+int is_forbidden(void); /* to wait or to allocate */
+int is_forbidden_for(CUstream stream);
+void join_capture(CUstream stream, struct capture *capture);
+void leave_capture(CUstream stream);
+
+#define NEED_NO_CAPTURE                                                                                      \
+	do {                                                                                                 \
+		if (is_forbidden())                                                                          \
+			return COUNTED(CAPTURE_UNSUPPORTED);                                                 \
+	} while (0)
+
+/* ---- handles.c ---- */
+enum handle_kind { HANDLE_STREAM, HANDLE_EVENT, HANDLE_POOL, HANDLE_GRAPH, HANDLE_EXECUTABLE, HANDLE_MEMORY };
+void *hold_handle(enum handle_kind kind, void *of); /* returns it; as often as it may be let go */
+int let_go_handle(enum handle_kind kind, const void *of); /* 0: it is not valid */
+int is_handle(enum handle_kind kind, const void *of);

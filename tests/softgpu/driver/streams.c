@@ -106,7 +106,7 @@ static CUresult create(CUstream *stream, unsigned flags, int priority)
 
 	if (unusable())
 		return unusable();
-	*stream = calloc(1, sizeof(**stream));
+	*stream = hold_handle(HANDLE_STREAM, calloc(1, sizeof(**stream)));
 	**stream = (struct stream){.context = current(), .flags = flags, .priority = priority,
 				   .id = __atomic_fetch_add(&next_id, 1, __ATOMIC_RELAXED)};
 	return SUCCESS;
@@ -127,19 +127,24 @@ API CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int pr
 API CUresult cuStreamDestroy_v2(CUstream stream)
 {
 	COUNT;
-	free(own(stream));
-	return COUNTED(own(stream) ? SUCCESS : INVALID_HANDLE);
+	if (!let_go_handle(HANDLE_STREAM, stream))
+		return COUNTED(INVALID_HANDLE);
+	leave_capture(stream);
+	free(stream);
+	return COUNTED(SUCCESS);
 }
 
 /* Default streams are the current context's. */
 static CUresult unusable_for(CUstream stream)
 {
-	return own(stream) ? SUCCESS : unusable();
+	if (!own(stream))
+		return unusable();
+	return HOLLOW || is_handle(HANDLE_STREAM, stream) ? SUCCESS : INVALID_HANDLE;
 }
 
 static CUresult synchronize(CUstream stream)
 {
-	CUresult code = unusable_for(stream);
+	CUresult code = unusable_for(stream) ?: is_forbidden_for(stream) ? CAPTURE_UNSUPPORTED : SUCCESS;
 
 	if (!code)
 		wait_until(stream_end(stream));
@@ -148,7 +153,9 @@ static CUresult synchronize(CUstream stream)
 
 static CUresult query(CUstream stream)
 {
-	return unusable_for(stream) ?: (stream_end(stream) > now() ? NOT_READY : SUCCESS);
+	CUresult code = unusable_for(stream) ?: is_forbidden_for(stream) ? CAPTURE_UNSUPPORTED : SUCCESS;
+
+	return code ?: stream_end(stream) > now() ? NOT_READY : SUCCESS;
 }
 
 BOTH(cuStreamSynchronize, _ptsz, (CUstream stream), synchronize(stream))

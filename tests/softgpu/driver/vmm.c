@@ -9,7 +9,8 @@
 #include "soft.h"
 
 struct physical {
-	int fd, device, holders, imported;
+	int fd, device, imported;
+	int holders; /* handles, each as often as it is to be released, and mappings */
 	size_t bytes;
 	CUlocation location;
 };
@@ -47,7 +48,7 @@ static CUresult create_hollow(CUmemHandle *handle, size_t bytes)
 		return INVALID_VALUE;
 	it = calloc(1, sizeof(*it));
 	*it = (struct physical){.fd = -1, .holders = 1, .bytes = bytes};
-	*handle = it;
+	*handle = hold_handle(HANDLE_MEMORY, it);
 	return SUCCESS;
 }
 
@@ -57,33 +58,6 @@ API CUresult cuMemGetAllocationGranularity(size_t *granule, const CUallocation *
 	(void)wanted, (void)flags;
 	*granule = GRANULE;
 	return COUNTED(SUCCESS);
-}
-
-API CUresult cuMemAddressReserve(CUdeviceptr *address, size_t bytes, size_t alignment, CUdeviceptr wish,
-				 unsigned long long flags)
-{
-	COUNT;
-	char *got, *begin;
-
-	(void)wish, (void)flags;
-	if (!bytes || bytes % GRANULE)
-		return COUNTED(INVALID_VALUE);
-	alignment = alignment < GRANULE ? GRANULE : alignment;
-	got = mmap(NULL, bytes + alignment, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (got == MAP_FAILED)
-		return COUNTED(OUT_OF_MEMORY);
-	begin = (char *)(((uintptr_t)got + alignment - 1) & ~(alignment - 1));
-	if (begin > got)
-		munmap(got, begin - got);
-	munmap(begin + bytes, got + alignment - begin);
-	*address = (CUdeviceptr)begin;
-	return COUNTED(SUCCESS);
-}
-
-API CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes)
-{
-	COUNT;
-	return COUNTED(munmap((void *)address, bytes) ? INVALID_VALUE : SUCCESS);
 }
 
 static CUresult create(CUmemHandle *handle, size_t bytes, const CUlocation *at)
@@ -108,7 +82,7 @@ static CUresult create(CUmemHandle *handle, size_t bytes, const CUlocation *at)
 		return OUT_OF_MEMORY;
 	}
 	note(it, 1);
-	*handle = it;
+	*handle = hold_handle(HANDLE_MEMORY, it);
 	return SUCCESS;
 }
 
@@ -122,24 +96,47 @@ API CUresult cuMemCreate(CUmemHandle *handle, size_t bytes, const CUallocation *
 API CUresult cuMemRelease(CUmemHandle handle)
 {
 	COUNT;
-	if (!handle)
+	if (!let_go_handle(HANDLE_MEMORY, handle))
 		return COUNTED(INVALID_VALUE);
 	let_go(handle);
 	return COUNTED(SUCCESS);
 }
 
+/* Where addresses are reserved and nothing is mapped yet; of a handle no more than it has, from its beginning on. */
+static CUresult map(CUdeviceptr address, size_t bytes, size_t offset, CUmemHandle handle)
+{
+	uint64_t end = address + bytes;
+	struct range range;
+
+	if (!is_handle(HANDLE_MEMORY, handle) || (!HOLLOW && (offset || !bytes || bytes % GRANULE || bytes > handle->bytes)))
+		return INVALID_VALUE;
+	if (!HOLLOW && (!is_reserved(address, end) || overlaps(address, end)))
+		return INVALID_VALUE;
+	if (!HOLLOW && mmap((void *)address, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, handle->fd, 0) == MAP_FAILED)
+		return INVALID_VALUE;
+	range = (struct range){.begin = address, .end = end, .kind = KIND_VMM, .device = handle->device,
+			       .fd = handle->fd, .physical = handle, .context = current(), .host = is_host(handle),
+			       .no_access = !HOLLOW};
+	__atomic_fetch_add(&handle->holders, 1, __ATOMIC_RELAXED);
+	add_range(range);
+	return SUCCESS;
+}
+
 API CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemHandle handle, unsigned long long flags)
 {
 	COUNT;
-	struct range range = {.begin = address, .end = address + bytes, .kind = KIND_VMM, .device = handle->device,
-			      .fd = handle->fd, .physical = handle, .context = current(), .host = is_host(handle)};
-
 	(void)flags;
-	if (!HOLLOW && mmap((void *)address, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, handle->fd, offset) == MAP_FAILED)
-		return COUNTED(INVALID_VALUE);
-	__atomic_fetch_add(&handle->holders, 1, __ATOMIC_RELAXED);
-	add_range(range);
-	return COUNTED(SUCCESS);
+	return COUNTED(map(address, bytes, offset, handle));
+}
+
+static int are_whole_mappings(uint64_t begin, uint64_t bytes)
+{
+	struct range range = {.end = begin};
+
+	while (range.end - begin < bytes)
+		if (!find_range(range.end, &range) || range.kind != KIND_VMM || range.begin < begin)
+			return 0;
+	return bytes && range.end - begin == bytes;
 }
 
 API CUresult cuMemUnmap(CUdeviceptr address, size_t bytes)
@@ -147,11 +144,10 @@ API CUresult cuMemUnmap(CUdeviceptr address, size_t bytes)
 	COUNT;
 	struct range range;
 
-	for (uint64_t done = 0; done < bytes; done += range.end - range.begin) {
-		if (!find_range(address + done, &range) || range.kind != KIND_VMM || !take_range(address + done, &range))
-			return COUNTED(INVALID_VALUE);
+	if (!are_whole_mappings(address, bytes))
+		return COUNTED(INVALID_VALUE);
+	for (uint64_t done = 0; done < bytes && take_range(address + done, &range); done += range.end - range.begin)
 		let_go(range.physical);
-	}
 	if (!HOLLOW)
 		mmap((void *)address, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 	return COUNTED(SUCCESS);
@@ -161,7 +157,9 @@ API CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUaccess *a
 {
 	COUNT;
 	(void)access, (void)count_;
-	return COUNTED(!HOLLOW && mprotect((void *)address, bytes, PROT_READ | PROT_WRITE) ? INVALID_VALUE : SUCCESS);
+	if (!HOLLOW && (!give_access(address, bytes) || mprotect((void *)address, bytes, PROT_READ | PROT_WRITE)))
+		return COUNTED(INVALID_VALUE);
+	return COUNTED(SUCCESS);
 }
 
 API CUresult cuMemRetainAllocationHandle(CUmemHandle *handle, void *address)
@@ -172,13 +170,15 @@ API CUresult cuMemRetainAllocationHandle(CUmemHandle *handle, void *address)
 	if (!find_range((uint64_t)address, &range) || range.kind != KIND_VMM)
 		return COUNTED(INVALID_VALUE);
 	__atomic_fetch_add(&range.physical->holders, 1, __ATOMIC_RELAXED);
-	*handle = range.physical;
+	*handle = hold_handle(HANDLE_MEMORY, range.physical);
 	return COUNTED(SUCCESS);
 }
 
 API CUresult cuMemGetAllocationPropertiesFromHandle(CUallocation *properties, CUmemHandle handle)
 {
 	COUNT;
+	if (!is_handle(HANDLE_MEMORY, handle))
+		return COUNTED(INVALID_VALUE);
 	memset(properties, 0, sizeof(*properties));
 	*properties = (CUallocation){.type = 1, .handle_types = HANDLE_POSIX_FD, .location = handle->location};
 	return COUNTED(SUCCESS);
@@ -188,6 +188,8 @@ API CUresult cuMemExportToShareableHandle(void *to, CUmemHandle handle, int type
 {
 	COUNT;
 	(void)flags;
+	if (!is_handle(HANDLE_MEMORY, handle))
+		return COUNTED(INVALID_VALUE);
 	if (type != HANDLE_POSIX_FD)
 		return COUNTED(NOT_SUPPORTED);
 	*(int *)to = fcntl(handle->fd, F_DUPFD_CLOEXEC, 0);
@@ -209,8 +211,9 @@ API CUresult cuMemImportFromShareableHandle(CUmemHandle *handle, void *from, int
 		return COUNTED(INVALID_VALUE);
 	it = calloc(1, sizeof(*it));
 	*it = (struct physical){.fd = fd, .holders = 1, .imported = 1, .device = current() ? current()->device : 0};
+	it->bytes = lseek(fd, 0, SEEK_END);
 	it->location = (CUlocation){LOCATION_DEVICE, it->device};
-	*handle = it;
+	*handle = hold_handle(HANDLE_MEMORY, it);
 	return COUNTED(SUCCESS);
 }
 
