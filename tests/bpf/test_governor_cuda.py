@@ -74,13 +74,11 @@ def hits(observed: Observed) -> int:
 
 
 def test_a_job_that_only_launches_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Launches without pause cost a fraction of what they do with a trap for each. The waits between them cost too much
-    too, so that there is nothing by which launches could be estimated: they are unknown, and every launch counts again
-    when the job launches little. Of a process that uses the same file and launches little every launch counts all
-    the time."""
+    """Of launches without pause a tenth is probed. The waits between them cost too much too, so that there is
+    nothing by which launches could be estimated: they are unknown, and every launch counts again when the job
+    launches little. Of a process that uses the same file and launches little every launch counts all the time."""
     monkeypatch.setattr(files, "CYCLE_SECONDS", 0.5)
     with job(tmp_path) as running, job(tmp_path) as other:
-        bare = running.work(0.5, waits=True)
         with governed(running, 0) as observed:
             traced = running.work(0.5, waits=True)
             assert traced.calls == counted(observed, running)
@@ -92,7 +90,6 @@ def test_a_job_that_only_launches_is_left_alone(tmp_path: Path, monkeypatch: pyt
                 seen = hits(observed)
                 stretch = running.work(4, waits=True)
                 assert hits(observed) - seen < 0.1 * stretch.calls
-                assert stretch.each - bare.each < 0.2 * (traced.each - bare.each)
                 until(lambda: level(observed, running) == 0, "all launches are counted again")
             whole, all_seen = shown(observed, running)
             assert whole is not None and whole <= stretch.total - traced.total

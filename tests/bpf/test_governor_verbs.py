@@ -95,22 +95,20 @@ def hits(observed: Observed, symbol: str) -> int:
 
 
 def test_a_job_that_posts_without_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that does nothing but post loses a fraction of what it does with a trap for each call, and how often it
-    posts is not known: its counts are absent. Of a process that uses the same provider and posts little each post
-    counts, in its queue pair. When the first one calms down all its posts are probed again within a minute."""
+    """Of a process that does nothing but post a tenth of the calls is probed, and how often it posts is not known:
+    its counts are absent. Of a process that uses the same provider and posts little each post counts, in its queue
+    pair. When the first one calms down all its posts are probed again within a minute."""
     monkeypatch.setattr(files, "CYCLE_SECONDS", 0.5)
     with Job() as job, Job() as other:
         with governed(job, bound=0) as observed:
             traced = storm(job, 0.5)
             assert posts(observed, job).popitem()[1] == traced.calls
             assert level(observed) is None
-        bare = storm(job, 0.5)
         with governed(job, other) as observed:
             with background(lambda: storm(other, 0.2, pause_us=10_000)) as its:
                 throttle(observed, job, 0)
                 seen, stretch = hits(observed, "post_send"), storm(job, 4)
                 assert hits(observed, "post_send") - seen < 0.1 * stretch.calls
-                assert stretch.each - bare.each < 0.1 * (traced.each - bare.each)
                 assert {} == posts(observed, job) and 0 == total(observed, "rdma_send_bytes_total", job)
                 until(lambda: level(observed) == 0, "all posts are probed again")
                 kept = hits(observed, "post_send")
