@@ -7,6 +7,7 @@ variable since it started. docs/decisions/0005-attribution.md has the reasons fo
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
@@ -37,23 +38,27 @@ class ProcessGpus:
         self._inventory = Inventory(gpus.snapshot())
         self._visible: dict[int, Mapping[int, GpuDevice]] = {}
         self._last: dict[int, Mapping[int, GpuDevice]] = {}
+        self._given: dict[int, dict[int, float]] = {}
+        """When each ordinal of a process was given first, by CLOCK_MONOTONIC."""
 
     def refresh(self) -> None:
         """Take NVML's current snapshot."""
         self._inventory = Inventory(self._gpus.snapshot())
 
     def places(
-        self, pid: int, used: Collection[int] = (), first: int | None = None, since: float = 0.0
+        self, pid: int, used: Collection[int] = (), first: int | None = None, since: float | None = None
     ) -> Mapping[int, GpuDevice]:
         """Return the GPUs of a process's devices by ordinal + 1; key 0 has the GPU before a second device was used.
 
         `used` are the ordinals that the process was seen to use, `first` the first of them. A known GPU stays known
         while NVML does not list the process, and is dropped when NVML contradicts it. No GPU is known from a list of
-        before `since` (CLOCK_MONOTONIC): the process may have come to use another one.
+        before `since` (CLOCK_MONOTONIC): the process may have come to use another one. Without `since` that is when
+        the last of `used` was given first, or any time if the process's variables agree with the list.
         """
         listed = self._inventory.used_by(pid)
+        seen = self._first_given(pid, used) if since is None else since
         if listed:
-            current = self._inventory.listed_at >= since
+            current = self._inventory.listed_at >= seen or (since is None and self._agrees(pid, listed, used))
             known = self._known(pid, tuple(listed), used, first) if current else {}
             if len(self._last) >= _MOST_REMEMBERED and pid not in self._last:
                 self._last.clear()
@@ -61,7 +66,7 @@ class ProcessGpus:
         return self._last.get(pid, {})
 
     def labels(
-        self, pid: int, used: Collection[int] = (), first: int | None = None, since: float = 0.0
+        self, pid: int, used: Collection[int] = (), first: int | None = None, since: float | None = None
     ) -> Mapping[int, Labels]:
         """Return gpu and gpu_uuid of each device in `places`."""
         return {device: gpu.labels for device, gpu in self.places(pid, used, first, since).items()}
@@ -83,7 +88,18 @@ class ProcessGpus:
     def forget(self, pid: int) -> None:
         """Drop a process that has ended or runs another program."""
         self._visible.pop(pid, None)
+        self._given.pop(pid, None)
         self._last.pop(pid, None)
+
+    def _first_given(self, pid: int, used: Collection[int]) -> float:
+        if len(self._given) >= _MOST_REMEMBERED and pid not in self._given:
+            self._given.clear()
+        times, now = self._given.setdefault(pid, {}), time.monotonic()
+        return max((times.setdefault(it, now) for it in used), default=0.0)
+
+    def _agrees(self, pid: int, listed: Collection[GpuDevice], used: Collection[int]) -> bool:
+        visible = self._visible_to(pid)
+        return all(visible.get(it) in listed for it in used)
 
     def _known(
         self, pid: int, listed: Sequence[GpuDevice], used: Collection[int], first: int | None

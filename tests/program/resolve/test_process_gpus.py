@@ -141,6 +141,19 @@ def test_one_gpu(tmp_path: Path) -> None:
     assert {"gpu": "2", "gpu_uuid": WHOLE.format(2)} == world.on.last(7, 0)
 
 
+def test_a_list_of_before(tmp_path: Path) -> None:
+    """A second device is not on the GPU that NVML listed before that device was used, unless the variable has it so."""
+    world = World(tmp_path, b"A=1\0")
+    world.list(0)
+    assert {0: 0, 1: 0} == world.devices({0}, 0)
+    assert {} == world.devices({1}, 1)
+    world.list(0)
+    assert {0: 0, 2: 0} == world.devices({1}, 1)  # a program that has set the variable itself
+    assert {} == world.devices({2}, 2)
+    world.list(0, 2)
+    assert {0: 2, 1: 0, 3: 2} == world.devices({0, 2}, 2)
+
+
 def test_variables_that_cannot_be_read(tmp_path: Path) -> None:
     """Variables of a process that is gone, or a zombie, are not unset but unknown: no GPU of several is named."""
     world = World(tmp_path, b"")
