@@ -239,7 +239,7 @@ def test_there_before_the_exporter(job: Job, ran: Ran) -> None:
             "more = torch.empty(30 * MIB, dtype=torch.uint8, device='cuda'); torch.cuda.synchronize()"
         )
         found, calls = seen(late.scrape(), job.pid), job.counts.calls
-        assert 0 == late.scrape().total(SEEN_FROM_START, pid=str(job.pid))
+        late.until(lambda: 0 == late.scrape().total(SEEN_FROM_START, pid=str(job.pid)), "the job is not known")
         made = {name: count - first["calls"].get(name, 0) for name, count in found["calls"].items()}
         assert {name: calls(name) - before.calls(name) for name in found["calls"]} == made
         assert 2300 == made["cuLaunchKernel"] == found["launches"]["driver"] - first["launches"]["driver"]
