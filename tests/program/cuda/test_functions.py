@@ -12,6 +12,7 @@ from elftools.elf.elffile import ELFFile
 
 from exporter.cuda.codes import error_name
 from exporter.cuda.functions import COVERABLE, FUNCTIONS, UNCOVERED
+from tests.bpf import cuda_calls
 from tests.wheels import CUDART_12, CUDART_13, library
 
 pytestmark = pytest.mark.evidence(feature="CUDA functions and structures", on="real software")
@@ -95,6 +96,30 @@ def test_no_hooked_function_calls_another(wheel: tuple[str, str]) -> None:
                 if target in hooked and target != start:
                     calls.append((name, hooked[target]))
     assert [] == calls
+
+
+def parameters(wheel: tuple[str, str]) -> set[tuple[str, str]]:
+    """Return the functions that the headers declare, each with the text of its parameters; renamed ones twice."""
+    text = re.sub(r"/\*.*?\*/", "", header(wheel, "cuda_runtime_api.h"), flags=re.DOTALL)
+    found = re.findall(r"CUDARTAPI (cuda\w+)\(((?:[^()]|\([^()]*\))*)\)", text)
+    for define in ("USUAL", "CUDA_API_PER_THREAD_DEFAULT_STREAM", "__CUDA_API_VERSION_INTERNAL"):
+        command = ["gcc", "-E", "-P", f"-D{define}", library(wheel[0], "cuda.h")]
+        text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        found += re.findall(r"CUresult\s+(cu\w+)\(([^)]*)\)", text)
+    return {(name, re.sub(r"\s+", " ", it.strip())) for name, it in found}
+
+
+def test_the_parameters_that_are_tried() -> None:
+    """Functions have the parameters with which tests/bpf/test_cuda_functions.py calls them, in this order."""
+    declared = parameters(CUDART_12) | parameters(CUDART_13)
+    known = {name for name, _ in declared}
+    for it in cuda_calls.FUNCTIONS.values():
+        name = it.name if it.name in known else re.sub(r"_pt[ds][sz]$", "", it.name)
+        assert name in known
+        for text in [text for of, text in declared if of == name and it.parameters]:
+            types = text.split(", ")
+            patterns = [cuda_calls.PARAMETERS[word] for word in it.parameters]
+            assert len(patterns) == len(types) and all(map(re.fullmatch, patterns, types)), (it, text)
 
 
 LAYOUTS = """
