@@ -60,6 +60,7 @@ struct function {
 	__u8 bytes_at;		 /* which argument has the bytes of a copy, or of one of its rows */
 	__u8 height_at, kind_at; /* 0: none */
 	__u8 stream;		 /* where its stream is; 0: it has none */
+	__u8 copies;		 /* which argument, from 1, has the number of copies; 0: it is one */
 };
 #define STREAM_AT(argument) ((argument) + 1)
 #define STREAM_IN_CONFIG 254 /* in what arg0 points to */
@@ -163,8 +164,8 @@ struct function {
 	F(hipDrvMemcpy3DAsync, effect_copy_unsized, .stream = STREAM_AT(1))                                  \
 	F(hipMemcpy3DPeer, effect_copy_unsized)                                                              \
 	F(hipMemcpy3DPeerAsync, effect_copy_unsized, .stream = STREAM_AT(1))                                 \
-	F(hipMemcpyBatchAsync, effect_copy_unsized, .stream = STREAM_AT(8))                                  \
-	F(hipMemcpy3DBatchAsync, effect_copy_unsized, .stream = STREAM_AT(4))                                \
+	F(hipMemcpyBatchAsync, effect_copy_unsized, .copies = 4, .stream = STREAM_AT(8))                     \
+	F(hipMemcpy3DBatchAsync, effect_copy_unsized, .copies = 1, .stream = STREAM_AT(4))                   \
 	F(hipDeviceSynchronize, effect_wait)                                                                 \
 	F(hipCtxSynchronize, effect_wait)                                                                    \
 	F(hipStreamSynchronize, effect_wait, .stream = STREAM_AT(0))                                         \

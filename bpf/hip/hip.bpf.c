@@ -33,6 +33,7 @@ MAP(copies, HASH, struct copy_key, __u64, 4096);
 __u64 copies_unread = 0; /* successful copies of which the bytes are not known */
 
 #define UNREAD (~0ull)
+#define MOST_UNREAD (1 << 20) /* of a call: a library of the process's own may take any number */
 
 /* hip_Memcpy2D and hipMemcpy3DParms (driver_types.h). */
 struct described {
@@ -131,6 +132,7 @@ static __always_inline void prepare(struct pt_regs *ctx, const struct function *
 		break;
 	case effect_copy_unsized:
 		call->arguments[0] = UNREAD;
+		call->arguments[1] = function->copies ? argument(ctx, function->copies - 1) : 1;
 		break;
 	case effect_context:
 		lose_device(&call->thread, effect_context);
@@ -140,7 +142,14 @@ static __always_inline void prepare(struct pt_regs *ctx, const struct function *
 	}
 }
 
-static __always_inline void count_copy(const struct call *call)
+static __always_inline void count_unread(const struct call *call, enum effect effect)
+{
+	__u64 copies = effect == effect_copy_unsized ? call->arguments[1] : 1;
+
+	add(&copies_unread, copies < MOST_UNREAD ? copies : MOST_UNREAD);
+}
+
+static __always_inline void count_copy(const struct call *call, enum effect effect)
 {
 	static const __u64 none;
 	struct copy_key key = {
@@ -148,7 +157,7 @@ static __always_inline void count_copy(const struct call *call)
 	__u64 *copied;
 
 	if (call->arguments[0] == UNREAD) {
-		add(&copies_unread, 1);
+		count_unread(call, effect);
 		return;
 	}
 	copied = lookup_or_init(copies, &key, &none);
@@ -259,7 +268,7 @@ AT_RETURN(on_return)
 	} else if (function->effect >= effect_allocate && function->effect <= effect_register) {
 		allocated(&call, function);
 	} else if (function->effect >= effect_copy && function->effect <= effect_copy_unsized) {
-		count_copy(&call);
+		count_copy(&call, function->effect);
 	} else if (function->effect == effect_reset) {
 		reset_device(call.thread.tgid, call.device);
 	} else if (function->effect == effect_set_device) {
