@@ -6,7 +6,7 @@ import ctypes
 from ctypes import byref, c_int, c_uint64
 from typing import Any
 
-from tests.bpf.cuda_calls import FAILED, FAILING, FUNCTIONS, SIZES, TOO_MUCH, code
+from tests.bpf.cuda_calls import FAILED, FAILING, FUNCTIONS, SIZES, TOO_MUCH, code, layer
 from tests.bpf.cuda_structures import ON_DEVICE, Copy2D, Copy3D, Extent, Location, Side2D, Side3D, described, properties
 
 HERE = properties(Location(ON_DEVICE, 0))
@@ -29,7 +29,7 @@ def call(name: str, returned: int = 0, **values: Any) -> int:
     """Call a function that returns this code; return what it gave, else 0."""
     function, made, made_3d = FUNCTIONS[name], c_uint64(), (c_uint64 * 4)()
     given = {**USUAL, "made": byref(made), "pitch": byref(c_uint64()), "made_3d": made_3d, **values}
-    library = LIBRARIES[function.layer]
+    library = LIBRARIES[layer(name)]
     c_int.in_dll(library, "result").value = returned
     assert returned == getattr(library, name)(*(_argument(given[it]) for it in function.parameters))
     return made.value or made_3d[0]
@@ -204,8 +204,8 @@ def end_capture(name: str, begin: str, allocating: str) -> None:
     call(name)
 
 
-def own_counts(layer: str) -> dict[str, int]:
+def own_counts(of: str) -> dict[str, int]:
     """Return how often the library itself counted that each function was called."""
-    names = [it.name for it in FUNCTIONS.values() if it.layer == layer]
-    calls = (c_uint64 * 256).in_dll(LIBRARIES[layer], "calls")
+    names = [it for it in FUNCTIONS if layer(it) == of]
+    calls = (c_uint64 * 256).in_dll(LIBRARIES[of], "calls")
     return {name: count for name, count in zip(names, calls, strict=False) if count}

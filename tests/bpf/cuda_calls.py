@@ -1,14 +1,12 @@
 """Functions of CUDA by what they do, with their parameters in cuda.h and cuda_runtime_api.h; a library of them all.
 
-Nothing here is from the exporter's own table of functions, which these declarations test. A function is written
-`name/suffix(parameters)`: with the suffix also its variant of the per-thread stream. Parameters are written where the
-exporter reads some of them; tests/program/cuda/test_functions.py compares them with NVIDIA's headers.
+Nothing here is from the exporter's own table of functions, which these declarations test. Parameters are written where
+the exporter reads some of them; tests/program/cuda/test_functions.py compares them with NVIDIA's headers.
 """
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
+from tests.bpf.declared import Declarations, Function
 
 PARAMETERS = {
     "made": r"(CUdeviceptr|CUcontext|CUstream|CUmemoryPool|CUmemGenericAllocationHandle) \*\w+|void \*\*\w+",
@@ -45,30 +43,9 @@ PARAMETERS = {
 """Declarations in the headers by the word that a parameter has here; `_` is of no interest."""
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
-    name: str
-    parameters: tuple[str, ...]
-
-    @property
-    def layer(self) -> str:
-        return "runtime" if self.name.startswith("cuda") else "driver"
-
-
-FUNCTIONS: dict[str, Function] = {}
+FUNCTIONS = Declarations()
 """All that follow, by name."""
-
-
-def _declare(text: str) -> tuple[str, ...]:
-    """Return the names of the functions that are written there."""
-    found = []
-    for name, suffix, parameters in re.findall(r"(\w+)(?:/(\w+))?(?:\(([^)]*)\))?", text):
-        for variant in (name, f"{name}_{suffix}")[: 2 if suffix else 1]:
-            assert variant not in FUNCTIONS
-            FUNCTIONS[variant] = Function(variant, tuple(parameters.split()))
-            found.append(variant)
-    return tuple(found)
-
+_declare = FUNCTIONS.declare
 
 KERNELS = _declare("""
     cuLaunchKernel/ptsz cuLaunchKernelEx/ptsz cuLaunchCooperativeKernel/ptsz cuLaunch cuLaunchGrid cuLaunchGridAsync
@@ -195,6 +172,11 @@ POOLS_OF_DEVICES = _declare("cuDeviceGetDefaultMemPool(made device) cuDeviceGetM
 IMPORTED_POOLS = _declare("cuMemPoolImportFromShareableHandle(made _ _ _)")
 POOL_ENDS = _declare("cuMemPoolDestroy(pool)")
 
+
+def layer(name: str) -> str:
+    return "runtime" if name.startswith("cuda") else "driver"
+
+
 SIZES = tuple(range(1000, 1023))
 """Bytes of the calls that are made of each function, 23 of them."""
 FAILING, CODES = 3, (2, 999)
@@ -222,13 +204,13 @@ int start(word at) {{ newest = at; return 0; }}
 """
 
 
-def source(layer: str) -> str:
+def source(of: str) -> str:
     """Return the C source of a library with the functions of a layer.
 
     Each counts its calls and returns `result`. If that is 0 it gives something new, with an address of its own; but a
     device has one primary context, and a handle is mapped at the address of its own number.
     """
-    functions = [it for it in FUNCTIONS.values() if it.layer == layer]
+    functions = [it for it in FUNCTIONS.values() if layer(it.name) == of]
     return _HEAD + "\n".join(_body(number, it) for number, it in enumerate(functions))
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from exporter.model import Distribution
 from exporter.views.prometheus import name as metric_name
 from tests.bpf import cuda_calls as declared
-from tests.bpf.cuda_calls import FAILED, FAILING, PITCH, SIZES
+from tests.bpf.cuda_calls import FAILED, FAILING, PITCH, SIZES, layer
 from tests.bpf.cuda_node import Script
 from tests.bpf.observed import Observed
 
@@ -28,10 +28,6 @@ Counts = Counter[str]
 
 def series(metric: str, **labels: str) -> str:
     return f"{metric} " + " ".join(f"{label}={value}" for label, value in sorted(labels.items()) if value)
-
-
-def layer(name: str) -> str:
-    return declared.FUNCTIONS[name].layer
 
 
 def calls(name: str, count: int = ALL + FAILING, gpu: str = "0", errors: int = FAILING) -> Counts:

@@ -15,6 +15,7 @@ from exporter.bpf.elf import Elf
 from exporter.collectors.hip import Hip
 from exporter.hip import codes
 from tests import rocm
+from tests.bpf import hip_calls
 from tests.bpf.cuda_node import started
 from tests.bpf.hip_node import ALLOCATED, CALLS, COPIED, ERRORS, EXTENDED, GRAPHS, LAUNCHES, WAITED, HipScript, observe
 from tests.bpf.observed import Observed
@@ -169,6 +170,18 @@ def test_arguments_are_those_of_the_header(release: Rocm) -> None:
         assert re.fullmatch(r"size_t (sizeBytes|count|ByteCount|width)", header[name][at]), name
         assert not height or "size_t height" == header[name][height], name
         assert not kind or header[name][kind].startswith("hipMemcpyKind kind"), name
+
+
+@releases
+def test_the_parameters_that_are_tried(release: Rocm) -> None:
+    """Functions have the parameters with which test_hip_functions.py calls them, in this order."""
+    header = arguments(release)
+    present = [it for it in hip_calls.FUNCTIONS.values() if it.parameters and it.name in header]
+    assert len(present) > 50
+    for it in present:
+        patterns = [hip_calls.PARAMETERS[word] for word in it.parameters]
+        assert len(patterns) == len(header[it.name]), it
+        assert all(map(re.fullmatch, patterns, header[it.name])), (it, header[it.name])
 
 
 PLACED = re.compile(r"\bF(?:\(|, )(hip\w+),[^\n]*STREAM_AT\((\d+)\)")
