@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -12,6 +13,7 @@ import pytest
 
 from exporter.bpf import sessions
 from exporter.bpf.libbpf import run_time_statistics
+from exporter.nccl.functions import FUNCTIONS
 from exporter.resolve.communicators import Member
 from tests.bpf.fixtures import each, once
 from tests.bpf.nccl_node import BUILD, ENDS_STALL, NcclNode, Rank, build_standins, end_stall, observe, started
@@ -59,6 +61,11 @@ lib.ncclWaitSignal(1, None, c, st)
 lib.ncclAllReduceConfig(None, None, n, f16, 0, c, st, None)
 lib.ncclReduceConfig(None, None, n, f16, 0, 1, c, st, None)
 lib.ncclAllGatherConfig(None, None, n, f16, c, st, None)
+lib.ncclReduceScatterConfig(None, None, n, f16, 0, c, st, None)
+lib.ncclBroadcastConfig(None, None, n, f16, 1, c, st, None)
+lib.ncclAlltoAllConfig(None, None, n, f16, c, st, None)
+lib.ncclGatherConfig(None, None, n, f16, 1, c, st, None)
+lib.ncclScatterConfig(None, None, n, f16, 1, c, st, None)
 """
 
 
@@ -66,9 +73,9 @@ def test_every_collective(observed: NcclNode, rank: Rank) -> None:
     """Each function counts once under its collective, with the bytes it named and those nccl-tests would count."""
     rank.run(EVERY)
     calls = by_collective(observed, CALLS, rank.pid)
-    twice = {"AllReduce", "Reduce", "AllGather", "Broadcast"}
-    once = {"ReduceScatter", "Send", "Recv", "AlltoAll", "Gather", "Scatter", "PutSignal", "Signal", "WaitSignal"}
-    assert dict.fromkeys(twice, 2) | dict.fromkeys(once, 1) == calls
+    twice = {"AllReduce", "Reduce", "AllGather", "ReduceScatter", "AlltoAll", "Gather", "Scatter"}
+    once = {"Send", "Recv", "PutSignal", "Signal", "WaitSignal"}
+    assert {"Broadcast": 3} | dict.fromkeys(twice, 2) | dict.fromkeys(once, 1) == calls
     sized = {name: 2000 * count for name, count in calls.items() if name not in ("Signal", "WaitSignal")}
     assert sized == by_collective(observed, BYTES, rank.pid)
     factors = {"AllReduce": 2 * 7 / 8} | dict.fromkeys(
@@ -237,17 +244,33 @@ def test_two_libraries_in_one_process(observed: NcclNode, rank: Rank) -> None:
     assert 5 * (2 * 40 * 2 // 3) + 5 * (2 * 40 * 6 // 7) == observed.value(BUS, rank.pid, collective="AllReduce")
 
 
+EVERY_OF_RCCL = """
+c = init(1, 4, b'r'); counts = (c_size_t * 4)(10, 20, 30, 40)
+other = c_void_p(); assert 0 == lib.ncclCommInitRankMulti(byref(other), 4, Id(b'r'), 2, 5)
+for i in range(3): lib.ncclAllToAll(None, None, size(100), 7, c, None)
+for i in range(5): lib.ncclAllToAllv(None, counts, counts, None, counts, counts, 6, c, None)
+for i in range(23): lib.ncclAllReduceWithBias(None, None, size(1000), 6, 0, other, None, None)
+"""
+
+
+def test_all_functions_are_called() -> None:
+    """A collective that is added to the table is to be called in one of these two tests."""
+    called = set(re.findall(r"lib\.(nccl\w+)", EVERY + EVERY_OF_RCCL))
+    assert set() == {it.name for it in FUNCTIONS if it.effect in ("collective", "vector", "signal")} - called
+
+
 def test_rccl(observed: NcclNode) -> None:
     """RCCL's functions that are made of others count once, as themselves, with the bytes of all counts."""
     with started(observed, Rank("librccl.so.1", BUILD / "rccl")) as rank:
-        rank.run(
-            "c = init(1, 4, b'r'); counts = (c_size_t * 4)(10, 20, 30, 40)\n"
-            "for i in range(3): lib.ncclAllToAll(None, None, size(100), 7, c, None)\n"
-            "for i in range(5): lib.ncclAllToAllv(None, counts, counts, None, counts, counts, 6, c, None)"
-        )
-        assert {"AlltoAll": 3, "AlltoAllv": 5} == by_collective(observed, CALLS, rank.pid)
-        assert {"AlltoAll": 1200, "AlltoAllv": 1000} == by_collective(observed, BYTES, rank.pid)
-        assert {"AlltoAll": 3600, "AlltoAllv": 800} == by_collective(observed, BUS, rank.pid)
+        rank.run(EVERY_OF_RCCL)
+        assert {"AllReduce": 23, "AlltoAll": 3, "AlltoAllv": 5} == by_collective(observed, CALLS, rank.pid)
+        sizes = {"AllReduce": 23 * 2000, "AlltoAll": 1200, "AlltoAllv": 1000}
+        assert sizes == by_collective(observed, BYTES, rank.pid)
+        bus = {"AllReduce": 23 * 2000 * 2 * 3 / 4, "AlltoAll": 3600, "AlltoAllv": 800}
+        assert bus == by_collective(observed, BUS, rank.pid)
+        assert {("1", "4"), ("2", "4")} == {it[1:3] for it in communicators(observed, rank.pid)}
+        made = observed.value("nccl_communicator_operation_seconds", rank.pid, operation="Init")
+        assert made and 2 == sum(made.counts)
         assert {} == observed.values("nccl_groups_total", rank.pid)
 
 

@@ -205,6 +205,9 @@ API(GroupSimulateEnd, void *estimate)
 }
 
 #ifdef RCCL
+COLLECTIVE(AllReduceWithBias, COUNTED(AllReduce), BUFFERS, size_t count, ncclDataType_t type, ncclRedOp_t op,
+	   ON, const void *bias)
+
 API(AllToAll, BUFFERS, size_t count, ncclDataType_t type, ON)
 {
 	ncclGroupStart();
@@ -236,6 +239,13 @@ COLLECTIVE(AllReduceConfig, COUNTED(AllReduce), BUFFERS, size_t count, ncclDataT
 COLLECTIVE(ReduceConfig, COUNTED(Reduce), BUFFERS, size_t count, ncclDataType_t type, ncclRedOp_t op,
 	   int root, ON, CONFIG)
 COLLECTIVE(AllGatherConfig, COUNTED(AllGather), BUFFERS, size_t count, ncclDataType_t type, ON, CONFIG)
+COLLECTIVE(ReduceScatterConfig, COUNTED(ReduceScatter), BUFFERS, size_t count, ncclDataType_t type,
+	   ncclRedOp_t op, ON, CONFIG)
+COLLECTIVE(BroadcastConfig, COUNTED(Broadcast), BUFFERS, size_t count, ncclDataType_t type, int root, ON,
+	   CONFIG)
+COLLECTIVE(AlltoAllConfig, -1, BUFFERS, size_t count, ncclDataType_t type, ON, CONFIG)
+COLLECTIVE(GatherConfig, -1, BUFFERS, size_t count, ncclDataType_t type, int root, ON, CONFIG)
+COLLECTIVE(ScatterConfig, -1, BUFFERS, size_t count, ncclDataType_t type, int root, ON, CONFIG)
 COLLECTIVE(PutSignal, -1, const void *buffer, size_t count, ncclDataType_t type, int peer,
 	   ncclWindow_t window, size_t offset, int signal, int context, unsigned flags, ON)
 COLLECTIVE(Signal, -1, int peer, int signal, int context, unsigned flags, ON)
@@ -300,6 +310,17 @@ API(CommInitRank, ncclComm_t *comm, int nranks, ncclUniqueId id, int rank)
 		*comm = make(hash_of(&id, sizeof(id)), nranks, rank);
 	return result;
 }
+
+#ifdef RCCL
+API(CommInitRankMulti, ncclComm_t *comm, int nranks, ncclUniqueId id, int rank, int virtual_id)
+{
+	ncclResult_t result = end("ncclCommInitRankMulti");
+
+	if (!result)
+		*comm = make(hash_of(&id, sizeof(id)), nranks, rank);
+	return result;
+}
+#endif
 
 /* Not blocking: the communicator has its identity when its state is queried. */
 API(CommInitRankConfig, ncclComm_t *comm, int nranks, ncclUniqueId id, int rank, ncclConfig_t *config)
