@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from exporter.model import Span
+from exporter.nccl.functions import FUNCTIONS
 from tests.bpf.fixtures import each, once
 from tests.bpf.nccl_node import BUILD, NcclNode, Rank, build_standins, observe, started
 from tests.support import until
@@ -93,10 +94,12 @@ def test_groups(observed: NcclNode, rank: Rank) -> None:
     assert [(1, 0), (2, 1), (0, 2)] == of(found, "AllReduce", "group.depth", "sequence")
 
 
-CAPTURE = """
-int cuStreamBeginCapture_v2(void *stream, int result) { return result; }
-int cuStreamEndCapture(void *stream, int *result) { return *result; }
-"""
+BEGINNINGS = [f"cuStreamBeginCapture{it}{of}" for it in ("", "_v2", "ToGraph") for of in ("", "_ptsz")]
+ENDS = ["cuStreamEndCapture", "cuStreamEndCapture_ptsz"]
+CAPTURE = "\n".join(
+    [f"int {it}(void *stream, int result) {{ return result; }}" for it in BEGINNINGS]
+    + [f"int {it}(void *stream, int *result) {{ return *result; }}" for it in ENDS]
+)
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +131,18 @@ def test_captured_calls(observed: NcclNode, capturing: Rank) -> None:
     lines = "reduce_all(c, 1); begin(); reduce_all(c, 1); end(); reduce_all(c, 1)"
     assert [(False, 0), (True, 0), (False, 1)] == captured(observed, capturing, lines, 3)
     assert {} == observed.values("nccl_errors_total", capturing.pid)
+
+
+def test_every_function_of_captures(observed: NcclNode, capturing: Rank) -> None:
+    """All functions that begin and end captures do so, also those of the per-thread stream."""
+    assert {it.name for it in FUNCTIONS if it.effect.startswith("capture")} == {*BEGINNINGS, *ENDS}
+    pairs = [(begin, end) for begin in BEGINNINGS for end in ENDS]
+    lines = "".join(
+        f"driver.{begin}(None, 0); reduce_all(c, 1); driver.{end}(None, byref(c_int())); reduce_all(c, 1)\n"
+        for begin, end in pairs
+    )
+    marks = [mark for mark, _ in captured(observed, capturing, lines, 2 * len(pairs))]
+    assert [True, False] * len(pairs) == marks
 
 
 def test_a_capture_that_does_not_begin(observed: NcclNode, capturing: Rank) -> None:

@@ -151,6 +151,42 @@ def test_errors(observed: Observed, job: Worker) -> None:
     assert {("ucp_put_nbx", "transmit"): 1} == moved(observed, job.pid)
 
 
+SENDING = {
+    "ucp_tag_send_nbx": "None, buffer, size(1000), c_uint64(7), PLAIN",
+    "ucp_tag_send_sync_nbx": "None, buffer, size(1000), c_uint64(7), PLAIN",
+    "ucp_stream_send_nbx": "None, buffer, size(1000), PLAIN",
+    "ucp_am_send_nbx": "None, 3, None, size(77), buffer, size(1000), PLAIN",
+    "ucp_put_nbx": "None, buffer, size(1000), c_uint64(7), c_uint64(7), PLAIN",
+    "ucp_get_nbx": "None, buffer, size(1000), c_uint64(7), c_uint64(7), PLAIN",
+}
+OTHERS = {
+    "ucp_tag_recv_nbx": "None, buffer, size(1000), c_uint64(7), c_uint64(7), PLAIN",
+    "ucp_tag_msg_recv_nbx": "None, buffer, size(1000), None, PLAIN",
+    "ucp_stream_recv_nbx": "None, buffer, size(1000), None, PLAIN",
+    "ucp_am_recv_data_nbx": "None, None, buffer, size(1000), PLAIN",
+    **dict.fromkeys(("ucp_ep_close_nbx", "ucp_ep_flush_nbx", "ucp_worker_flush_nbx"), "None, PLAIN"),
+    "ucp_ep_create": "None, None, None",
+}
+"""The functions that are probed, with arguments in the order of ucp.h (UCX 1.22)."""
+
+
+@standin
+def test_every_function(observed: Observed, job: Worker) -> None:
+    """23 calls of each that are completed, 7 that are pending and 3 that fail; those that send or read have bytes."""
+    results = {"completed": (0, 23), "pending": ("PENDING", 7), "error": (-25, 3)}
+    job.run("buffer = None")
+    for function, arguments in (SENDING | OTHERS).items():
+        for returned, count in results.values():
+            job.run(f"for _ in range({count}): returns({returned}); lib.{function}({arguments})")
+    expected = {(function, result): results[result][1] for function in SENDING | OTHERS for result in results}
+    expected["ucp_ep_create", "completed"] += expected.pop(("ucp_ep_create", "pending"))  # it returns a status
+    assert expected == calls(observed, job.pid)
+    ways = {function: "receive" if function == "ucp_get_nbx" else "transmit" for function in SENDING}
+    assert {(function, way): 30_000 for function, way in ways.items()} == moved(observed, job.pid)
+    assert dict.fromkeys(SENDING | OTHERS, 3) == observed.by(ERRORS, job.pid, "api")
+    assert (SENDING | OTHERS).keys() == observed.collector.object.types.enum("api").keys()
+
+
 @standin
 def test_older_functions_count_once(observed: Observed, job: Worker) -> None:
     """A function without _nbx, which calls the one with it, is one call of that."""
