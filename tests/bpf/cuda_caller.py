@@ -140,6 +140,14 @@ def copy(name: str) -> None:
     fail(name, bytes=TOO_MUCH, **ends)
 
 
+def copy_plain(*before: str) -> None:
+    """Call functions, and copy memory of the host that was neither allocated nor registered."""
+    for name in before:
+        call(name)
+    for size in SIZES:
+        call("cuMemcpyHtoD_v2", bytes=size, target=held["on_device"], host_source=0x1111_0000_0000)
+
+
 def ways() -> list[tuple[str, int]]:
     """Return the direction and the size of each of 23 copies: 7 to the device, 11 from it, 5 on it."""
     return list(zip(["h2d"] * 7 + ["d2h"] * 11 + ["d2d"] * 5, SIZES, strict=True))

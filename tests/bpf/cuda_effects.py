@@ -229,6 +229,15 @@ def batches_of_copies(one: Tried) -> None:
         one.check(calls(name), unread, does="copy_unread", of=(name,))
 
 
+def imported_pools(one: Tried) -> None:
+    """An imported pool may be of host memory: from then on, memory that was not seen pinned may be pinned."""
+    for names, kind in (((), "pageable"), (declared.IMPORTED_POOLS, "unknown")):
+        moved = Counter({series(COPIED, direction="h2d", host_memory=kind, gpu="0"): BYTES})
+        imported = [other(name, 1) for name in names]
+        one.check(*imported, other("cuMemcpyHtoD_v2", ALL), moved, does="copy_plain", of=names)
+        one.settle()
+
+
 def captures(one: Tried) -> None:
     """Allocations in a capture are no memory; a capture that fails to begin or to end changes nothing."""
     for name in declared.CAPTURES:
@@ -326,7 +335,10 @@ def pools(two: Tried) -> None:
 
 EFFECTS = (
     (launches, waits, calls_without_bytes),
-    (allocations, rows, frees, physical_memory, copies, copies_by_description, batches_of_copies, captures),
+    (
+        *(allocations, rows, frees, physical_memory),
+        *(copies, copies_by_description, batches_of_copies, imported_pools, captures),
+    ),
     (contexts, changes_of_the_current_context, primary_contexts, resets, streams, pools),
 )
 """By the process that makes the calls; the last one uses two GPUs."""
