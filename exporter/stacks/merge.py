@@ -28,15 +28,20 @@ Merged = NativeFrame | PythonFrame
 def merge(native: Sequence[NativeFrame], python: Sequence[PythonFrame], interpreter: int | None) -> Iterator[Merged]:
     """Yield the frames, leaf first. `interpreter` is the module of the interpreter.
 
-    Python frames of which the native one was not reached come last: they called what is before them.
+    Python frames of which the native one was not reached come last: they called what is before them. A run of which
+    the last frames are not in `python`, as there are too many, has no address: it is in the interpreter's next frame.
+    Without any Python frame nothing stands for the interpreter's own frames, so they stay.
     """
     rest = 0
     for frame in native:
+        of_interpreter = frame.place is not None and frame.place.module == interpreter
         runs = _runs_in(frame, python, rest)
+        if runs == rest and of_interpreter and not any(it.loop for it in python[rest:]):
+            runs = len(python)
         if runs > rest:
             yield from (it for it in python[rest:runs] if it.code)
             rest = runs
-        elif interpreter is None or frame.place is None or frame.place.module != interpreter:
+        elif not (of_interpreter and python):
             yield frame
     yield from (it for it in python[rest:] if it.code)
 

@@ -37,6 +37,18 @@ def test_python_that_was_not_reached_comes_last() -> None:
     assert list(merge(NATIVE[:2], [], None)) == NATIVE[:2], "no interpreter is known, so nothing is left out"
 
 
+def test_a_run_with_more_frames_than_were_taken() -> None:
+    """Its last frame, which has the address, is missing: it is where the interpreter's next frame is."""
+    begun = [PythonFrame(11, 0, 0), PythonFrame(12, 0, 0)]
+    assert list(merge(NATIVE, begun, INTERPRETER)) == [NATIVE[0], *begun, NATIVE[3]]
+    python = [PythonFrame(10, 0, 64), *begun]
+    assert list(merge(NATIVE, python, INTERPRETER)) == [NATIVE[0], python[0], NATIVE[3], *begun]
+
+
+def test_the_interpreter_stays_where_no_frames_of_python_are_known() -> None:
+    assert list(merge(NATIVE, [], INTERPRETER)) == NATIVE
+
+
 def test_a_run_elsewhere_on_the_stack_is_not_taken_for_one_here() -> None:
     python = [PythonFrame(11, 0, 4096)]
     assert list(merge(NATIVE, python, INTERPRETER)) == [NATIVE[0], NATIVE[3], *python]
