@@ -56,6 +56,8 @@ class CodeFile:
         """A file that has debug information of this one, to be given to take_debug_file."""
         self._take_source(self._elf)
         self.build_id = _build_id(self._elf)
+        self.head = _head(self._elf)
+        """The begin of the file with its address, before relocation: different in each file with a build id."""
         if self._source is None and self._frames and self.build_id:
             self.wanted = WantedFile(self.build_id)
 
@@ -188,6 +190,13 @@ class CodeFile:
 def is_interpreter(path: str, first: bool) -> bool:
     """Return whether a file may hold a Python interpreter: the program itself, or what is named after Python."""
     return first or "python" in PurePosixPath(path).name.lower()
+
+
+def _head(file: ObjectFile | None) -> tuple[int, bytes] | None:
+    try:
+        return file.head() if file else None
+    except (ElfError, OSError):
+        return None
 
 
 def _build_id(file: ObjectFile | None) -> str:

@@ -78,7 +78,7 @@ class Naming:
         self._waiting: deque[bytes] = deque()
         self._refreshed: dict[int, tuple[int, int]] = {}
         """By pid when the mappings were read again in vain, and for how many stacks they are not then."""
-        self._count = 0
+        self._count = self._batch = 0
 
     def run(self) -> None:
         """Answer until the opener has gone."""
@@ -86,6 +86,7 @@ class Naming:
             batch = [self._next()]
             while len(batch) < _AT_ONCE and batch[-1][:1] == STACK and (self._waiting or self._poll.poll(0)):
                 batch.append(self._next())
+            self._batch += 1
             unwound = [it for message in batch if message[:1] == STACK and (it := self._unwind(message[1:]))]
             self._look_up([(record.tgid, frame) for record, _, frames, _ in unwound for frame in frames])
             for record, process, frames, truncated in unwound:
@@ -165,9 +166,11 @@ class Naming:
             return None
         unwound = self._frames(record, process)
         known = _known(unwound, process)
-        if known < len(unwound.frames) and self._refresh(record.tgid):
+        replaced = any(process.replaced(unwound.frames, self._batch))
+        if (replaced or known < len(unwound.frames)) and self._refresh(record.tgid, replaced):
             unwound = self._frames(record, process)
-            if _known(unwound, process) > known:
+            process.trust(process.replaced(unwound.frames, self._batch))
+            if replaced or _known(unwound, process) > known:
                 del self._refreshed[record.tgid]
         python = process.python.file if process.python else None
         truncated = unwound.truncated or ("python" if record.truncated else "")
@@ -181,12 +184,12 @@ class Naming:
             snapshot.restore(at, address)
         return self._unwinder.unwind(registers, snapshot, process, record.anywhere)
 
-    def _refresh(self, pid: int) -> bool:
-        """Have the mappings of a process read again, but not for each stack of code that no file has: after that was in
-        vain twice as many stacks later each time.
+    def _refresh(self, pid: int, now: bool) -> bool:
+        """Have the mappings of a process read again, but unless it is to be `now` not for each stack of code that no
+        file has: after that was in vain twice as many stacks later each time.
         """
         last, pause = self._refreshed.get(pid, (0, 0))
-        if self._count - last < pause:
+        if not now and self._count - last < pause:
             return False
         if len(self._refreshed) > _MOST_PROCESSES:
             self._refreshed.clear()

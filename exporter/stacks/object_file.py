@@ -20,6 +20,8 @@ _COMPRESSED = struct.Struct("<IIQQ")
 """Elf64_Chdr of elf.h: type, reserved, size, alignment."""
 _RELOCATABLE, _NOTE = 1, 7
 """e_type and sh_type."""
+_LOADED, _HEAD = 1, 1024
+"""p_type, and bytes in which linkers put the headers and the build id."""
 _OBJECT, _FUNCTION, _INDIRECT = 1, 2, 10
 _MOST_SYMBOLS = 1 << 23
 _LONGEST_NAME = 1024
@@ -38,6 +40,11 @@ class ObjectFile(Elf):
             if 0 <= offset - part.offset < part.size:
                 return part.address + offset - part.offset
         raise ElfError("an offset that is in no executable segment")
+
+    def head(self) -> tuple[int, bytes] | None:
+        """Return the begin of the file and its address, before relocation; None where that is not loaded."""
+        first = next((it for it in self.parts(_LOADED) if not it.offset), None)
+        return (first.address, self._read(0, min(first.size, _HEAD))) if first else None
 
     def data(self, wanted: Collection[str]) -> Mapping[str, int]:
         """Return the addresses, before relocation, of the data objects among the wanted names."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from exporter.stacks import interpreter
@@ -13,7 +13,7 @@ from exporter.stacks.libdw import UnwindRule
 from exporter.stacks.memory import Memory, Unreadable
 from exporter.stacks.perf_map import PerfMap
 from exporter.stacks.python_code import PythonCode
-from exporter.stacks.unwind import ModuleOffset
+from exporter.stacks.unwind import ModuleOffset, NativeFrame
 
 _SYMBOLS = ("_PyRuntime", "Py_Version", "PyCode_Type")
 _SECTION = ".PyRuntime"
@@ -43,6 +43,10 @@ class ProcessCode:
         self.memory, self._files = memory, files
         self._mappings: Sequence[MappedModule] = ()
         self._starts: list[int] = []
+        self._looked_at: set[MappedModule] = set()
+        self._batch = 0
+        self._unlike: set[MappedModule] = set()
+        """Mappings with another begin than their file, which the process has written to."""
         self.python: Python | None = None
         self.names: PythonCode | None = None
         self.made = PerfMap()
@@ -54,14 +58,47 @@ class ProcessCode:
         """Take the mappings as they are now, and look for an interpreter where none was found."""
         self._mappings = sorted(mappings)
         self._starts = [it.start for it in self._mappings]
+        self._looked_at.clear()
+        self._unlike.intersection_update(self._mappings)
         if self.python is None:
             self._find_python()
 
-    def place(self, pc: int) -> ModuleOffset | None:
+    def replaced(self, frames: Iterable[NativeFrame], batch: int) -> Iterator[MappedModule]:
+        """Yield the mappings of frames that another file has the place of by now: the process has unloaded a library,
+        and loaded another one. Each mapping is looked at once in a batch of stacks.
+        """
+        if batch != self._batch:
+            self._batch = batch
+            self._looked_at.clear()
+        for mapped in {it for frame in frames if (it := self._mapped(frame.pc - 1))} - self._looked_at - self._unlike:
+            self._looked_at.add(mapped)
+            if not self._is_as_its_file(mapped):
+                yield mapped
+
+    def trust(self, mapped: Iterable[MappedModule]) -> None:
+        """Take these mappings for those of their files, whatever their memory is: the kernel has just listed them."""
+        self._unlike.update(mapped)
+
+    def _is_as_its_file(self, mapped: MappedModule) -> bool:
+        """Return whether a mapping begins as its file; True where that is not known, as of what is not mapped now."""
+        file = self._files.get(mapped.file)
+        address = file.address_of(mapped.offset) if file else None
+        if file is None or file.head is None or address is None:
+            return True
+        at, head = file.head
+        try:
+            return self.memory.read(mapped.start - address + at, len(head)) == head
+        except Unreadable:
+            return True
+
+    def _mapped(self, pc: int) -> MappedModule | None:
         at = bisect_right(self._starts, pc) - 1
-        if at < 0 or pc >= self._mappings[at].end:
+        return self._mappings[at] if at >= 0 and pc < self._mappings[at].end else None
+
+    def place(self, pc: int) -> ModuleOffset | None:
+        mapped = self._mapped(pc)
+        if mapped is None:
             return None
-        mapped = self._mappings[at]
         file = self._files.get(mapped.file)
         address = file.address_of(pc - mapped.start + mapped.offset) if file else None
         return None if address is None else ModuleOffset(mapped.file, address)

@@ -423,3 +423,40 @@ def test_code_made_at_run_time(observed: Observed) -> None:
     names = [it.function for it in sample.stack if not it.module]
     assert ["inner of JIT", "outer of JIT"] == names[:2]
     assert any(it.kind == "python" for it in sample.stack)
+
+
+PLUGIN = """
+extern int cuMemAlloc_v2(unsigned long long *address, unsigned long bytes);
+int NAME(unsigned long bytes)
+{
+    unsigned long long address;
+    return cuMemAlloc_v2(&address, bytes) + 1;
+}
+int plugin(unsigned long bytes) { return NAME(bytes) + 1; }
+"""
+
+
+def test_a_library_in_the_place_of_one_that_was_unloaded(observed: Observed, tmp_path: Path) -> None:
+    """What is loaded to the addresses of a library that was unloaded has its own names, and both keep theirs."""
+    (tmp_path / "plugin.c").write_text(PLUGIN)
+    for name in ("first_function", "other_function"):
+        command = ["gcc", "-O1", "-fPIC", "-shared", "-fno-optimize-sibling-calls", f"-DNAME={name}"]
+        command += [tmp_path / "plugin.c", "-o", tmp_path / f"{name}.so", BUILD / "libcuda.so.1"]
+        subprocess.run([*map(str, command)], check=True)
+    with Script() as script:
+        until(lambda: is_known(observed, script.pid), "its interpreter is known")
+        script.run("import _ctypes; places = []")
+        for size, name in enumerate(("first_function", "other_function", "first_function"), 4001):
+            script.run(f"library = ctypes.CDLL({str(tmp_path / name)!r} + '.so')")
+            script.run("places.append(ctypes.cast(library.plugin, c_void_p).value)")
+            script.run(f"library.plugin(c_size_t({size}))")
+            in_use(observed, script.pid)  # it is unloaded once its stack is known
+            script.run("_ctypes.dlclose(library._handle)")
+        script.run("assert places[0] == places[1] == places[2], 'they were loaded to different addresses'")
+        found = {
+            it.values: [frame.function for frame in it.stack if frame.module] for it in in_use(observed, script.pid)
+        }
+    assert {names[1]: values for values, names in found.items()} == {
+        "first_function": (4001 + 4003, 2),
+        "other_function": (4002, 1),
+    }
