@@ -19,6 +19,8 @@ NONE = 0xFFFFFFFF
 EACH, FLAG, OWNER = 0, 1, 2
 """enum loop_ends of bpf/stacks/python.h."""
 _COOKIE = b"xdebugpy"
+_MAIN_BEHIND_HEAD = 8
+"""From `head` of struct pyinterpreters to `main`, in all versions."""
 _MOST_OFFSET = 1 << 20
 _WINDOW = 248
 """Bytes of a structure that the kernel's program reads at once."""
@@ -36,7 +38,10 @@ def _last(*offsets: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """Offsets in bytes that the kernel's program needs: fields of struct interpreter of bpf/stacks/python.h."""
+    """Offsets in bytes that the kernel's program needs: fields of struct interpreter of bpf/stacks/python.h.
+
+    `heads` is that of interpreters.main: the head of the list is the newest interpreter, which may be one of others.
+    """
 
     heads: int
     threads: int
@@ -100,17 +105,17 @@ class InterpreterLayout:
 _TABLES: Mapping[int, InterpreterLayout] = {
     10: InterpreterLayout(
         (3, 10),
-        Walk(32, 8, 8, 176, 24, 32, 96, NONE, EACH, frame=24, cframe=48, previous_of_cframe=8),
+        Walk(40, 8, 8, 176, 24, 32, 96, NONE, EACH, frame=24, cframe=48, previous_of_cframe=8),
         CodeLayout(104, 112, 40, 120, 0, 48, 72),
     ),
     11: InterpreterLayout(
         (3, 11),
-        Walk(40, 16, 8, 152, 48, 32, 56, 68, FLAG, cframe=56, frame_of_cframe=8, previous_of_cframe=16),
+        Walk(48, 16, 8, 152, 48, 32, 56, 68, FLAG, cframe=56, frame_of_cframe=8, previous_of_cframe=16),
         CodeLayout(112, 128, 72, 136, 184, 48, 72),
     ),
     12: InterpreterLayout(
         (3, 12),
-        Walk(40, 72, 8, 136, 8, 0, 56, 70, OWNER, cframe=56),
+        Walk(48, 72, 8, 136, 8, 0, 56, 70, OWNER, cframe=56),
         CodeLayout(112, 128, 68, 136, 192, 40, 56),
     ),
 }
@@ -174,7 +179,7 @@ def _from_debug_offsets(memory: Memory, runtime: int) -> InterpreterLayout:
     ):
         raise UnknownInterpreter(f"Python of version {version:#x} has offsets that cannot be")
     walk = Walk(
-        heads=at["runtime.heads"],
+        heads=at["runtime.heads"] + _MAIN_BEHIND_HEAD,
         threads=at["interpreter.threads"],
         next=at["thread.next"],
         thread_id=at["thread.id"],

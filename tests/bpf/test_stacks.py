@@ -200,6 +200,31 @@ def test_threads_generators_coroutines_and_depth(observed: Observed, module: Pat
         )
 
 
+@pytest.mark.parametrize("version", FOUND)
+def test_beside_another_interpreter(observed: Observed, module: Path, version: str) -> None:
+    """The main interpreter's frames are there after the process has made another one."""
+    name = "_interpreters" if version >= "3.13" else "_xxsubinterpreters"
+    with Job(observed, FOUND[version], module) as job:
+        job.run(f"setattr(sys, 'kept', __import__({name!r}).create())")  # it ends with its last reference
+        job.run("layer.deep(2, 103)")
+        job.run("[t.start() or t.join() for t in [threading.Thread(target=by_ctypes, args=(107,))]]")
+        by_size = {it.values[0]: [name for name, _ in python(it)] for it in job.inuse()}
+    assert by_size[103][:4] == ["by_ctypes", "deep", "deep", "deep"] and by_size[103][-1] == "<module>"
+    assert by_size[107][:2] == ["by_ctypes", "run"]
+
+
+@pytest.mark.parametrize("version", [it for it in FOUND if it >= "3.11"])
+def test_more_frames_of_python_than_are_copied(observed: Observed, module: Path, version: str) -> None:
+    """The frames that are copied are in front of what called them, not behind the outermost one."""
+    with Job(observed, FOUND[version], module) as job:
+        job.run("sys.setrecursionlimit(2000) or layer.deep(700, 109)")
+        [sample] = job.inuse()
+    names = [it.function for it in sample.stack]
+    [module_at] = [at for at, name in enumerate(names) if name == "by_ctypes"]
+    assert {name.rpartition(".")[2] for name in names[module_at + 1 :][:500]} == {"deep"}
+    assert not {"_start", "__libc_start_main"}.intersection(names[:module_at])
+
+
 def newest() -> Path:
     return list(FOUND.values())[-1]
 
