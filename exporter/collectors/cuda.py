@@ -87,7 +87,7 @@ class Cuda(ProbeCollector[Activity]):
             from exporter.cuda import profiling
 
             self.profiling = profiling.create(
-                self.node, self.object, self._bounded, self._labels_of, self._read_allocations
+                self.node, self.object, self._bounded, self._labels_of, self._read_allocations, self._between_windows
             )
         self._hooks = {
             it.name: it.hooks(self.object.types, api, every_error, self._groups if it.layer == self._bounded else ())
@@ -197,10 +197,18 @@ class Cuda(ProbeCollector[Activity]):
             activity = taken.get(pid, Activity())
             absent = [it.leaves_out(pid) for it in self._later]
             if self.watch:
-                self._launches.add(activity, self.watch.finish(pid, self._launches.last(pid, activity)))
+                missed = self.watch.finish(pid, self._launches.last(pid, activity))
+                self._launches.add(activity, missed)
+                if self.profiling and missed:
+                    self.profiling.ended(pid, sum(missed.values()))
             for it, unknown in zip(self._later, absent, strict=True):
                 it.add(activity, it.finish(pid, activity), unknown)
         return taken
+
+    def _between_windows(self, pid: int) -> int | None:
+        """Return the estimated launches of a process that were not probed; None where they are not known."""
+        missed = self.watch.missed(pid) if self.watch else {}
+        return None if missed is None else sum(missed.values())
 
     def _samples(self) -> Iterator[Sample]:
         self._on_gpus.refresh()

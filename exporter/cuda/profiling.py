@@ -34,13 +34,21 @@ class AllocationRecord(Protocol):
     failed: int
 
 
-def create(node: Node, cuda: Object, layer: str, labels_of: LabelsOf, read: Callable[[], None]) -> CudaProfiling | None:
+def create(
+    node: Node,
+    cuda: Object,
+    layer: str,
+    labels_of: LabelsOf,
+    read: Callable[[], None],
+    between_windows: Callable[[int], int | None],
+) -> CudaProfiling | None:
     """Return what takes stacks; None where the node lacks what that needs, which is the published problem then.
 
-    `read` has `allocated` called with all allocations that the kernel has sent.
+    `read` has `allocated` called with all allocations that the kernel has sent; `between_windows` is as
+    CudaProfiles has it.
     """
     try:
-        return CudaProfiling(node, cuda, layer, labels_of, read)
+        return CudaProfiling(node, cuda, layer, labels_of, read, between_windows)
     except (Unavailable, OSError) as error:
         reason = str(error).partition("\n")[0]
         log.error("there are no profiles of stacks: %s", reason)
@@ -70,7 +78,15 @@ class _Unavailable:
 class CudaProfiling:
     """Takes stacks, and publishes the profiles in the node. `layer` is the API layer of which allocations count."""
 
-    def __init__(self, node: Node, cuda: Object, layer: str, labels_of: LabelsOf, read: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        node: Node,
+        cuda: Object,
+        layer: str,
+        labels_of: LabelsOf,
+        read: Callable[[], None],
+        between_windows: Callable[[int], int | None],
+    ) -> None:
         """Load the programs. Raises Unavailable, BpfError."""
         settings = node.settings
         self._node = node
@@ -84,7 +100,9 @@ class CudaProfiling:
             settings["profile-allocators"],
         )
         names = Names.of(cuda.types).memory
-        self._source = CudaProfiles(self.capture, cuda.maps["live"], cuda.types, layer, labels_of, lambda: "", read)
+        self._source = CudaProfiles(
+            self.capture, cuda.maps["live"], cuda.types, layer, labels_of, lambda: "", read, between_windows
+        )
         self._out_of_memory = OutOfMemory(
             node.stack_profiles, self._source.inuse, self.capture.stack_of, labels_of, names
         )
@@ -124,6 +142,11 @@ class CudaProfiling:
             self._out_of_memory.failed(record)
         else:
             self.capture.ledger.allocated(record.tgid, record.memory, record.device, record.bytes, record.stack)
+
+    def ended(self, pid: int, between_windows: int) -> None:
+        """Count the estimated launches of a process that has ended, before the capture forgets it."""
+        if between_windows:
+            self.capture.ledger.launched(pid, between_windows)
 
     def collect(self) -> Iterator[Sample]:
         """Yield the metrics about stacks."""

@@ -46,7 +46,8 @@ class _Row(NamedTuple):
 
 class CudaProfiles:
     """The ProfileSource of the CUDA collector. `live` is its table of live allocations, `layer` the API layer of which
-    rows count. `read` hands what the kernel has sent of allocations to the capture's ledger.
+    rows count. `read` hands what the kernel has sent of allocations to the capture's ledger. `between_windows` returns
+    the estimated launches of a process that were not probed, None where they are not known.
     """
 
     def __init__(
@@ -58,7 +59,9 @@ class CudaProfiles:
         labels_of: LabelsOf,
         problem: Callable[[], str],
         read: Callable[[], None],
+        between_windows: Callable[[int], int | None] = lambda _: 0,
     ) -> None:
+        self._between_windows = between_windows
         self.capture, self._live, self._labels_of, self._problem = capture, live, labels_of, problem
         self._read = read
         self._names = Names.of(cuda_types)
@@ -102,10 +105,12 @@ class CudaProfiles:
         every = max(self.capture.every, 1)
         late = () if self.capture.flush(UNWIND_SECONDS) else _late(self.capture.ledger.waiting_launches // every)
         without = [(pid, self.capture.ledger.program(pid), NO_STACK, n) for pid, n in self.capture.launches_without()]
+        unseen = {pid: self._between_windows(pid) for pid in self.capture.processes}
+        without += [(pid, self.capture.ledger.program(pid), NO_STACK, n) for pid, n in unseen.items() if n]
         found = self.capture.ledger.launches() + without
         rows = ((AllocationSite(pid, since, -1, 0), at, (count,)) for pid, since, at, count in found)
         made = self._profile(LAUNCHES, LAUNCHES[0], rows, time.monotonic_ns() - self._started)
-        return replace(made, period=every, comments=(*made.comments, *late))
+        return replace(made, period=every, comments=(*made.comments, *late, *_between(unseen)))
 
     def problem(self) -> str:
         return self._problem()
@@ -187,6 +192,14 @@ class CudaProfiles:
 def _late(stacks: int) -> Iterator[str]:
     if stacks:
         yield f"{stacks} stacks are missing: not unwound within {UNWIND_SECONDS:.0f} s, so later profiles have them"
+
+
+def _between(unseen: Mapping[int, int | None]) -> Iterator[str]:
+    for pid, launches in unseen.items():
+        if launches is None:
+            yield f"process {pid}: launches between windows (--overhead.max-ratio) are not known, and not included"
+        elif launches:
+            yield f"process {pid}: {launches} launches between windows (--overhead.max-ratio), an estimate"
 
 
 def _unseen(

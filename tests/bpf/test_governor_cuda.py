@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 from exporter.bpf import process_links
 from exporter.governor import files
 from exporter.governor.governor import Governor
+from exporter.stack_profiles.model import StackSample
+from exporter.stack_profiles.published import StackProfiles
 from tests.bpf.cuda_node import observe
 from tests.bpf.observed import Observed
 from tests.bpf.working_job import CUDA, Job, Stretch, background
@@ -23,6 +26,8 @@ pytestmark = [
 ]
 
 BOUND = 0.01
+LAUNCHES_EVERY = 1000
+"""The default of --collector.cuda.profile-launches-every."""
 OWN = 10_000
 """Turns of a loop between two launches: some microseconds, so that a wait after 100 launches is within the bound."""
 
@@ -37,9 +42,9 @@ def job(folder: Path) -> Iterator[Job]:
 
 
 @contextmanager
-def governed(running: Job, bound: float) -> Iterator[Observed]:
+def governed(running: Job, bound: float, profiles: StackProfiles | None = None) -> Iterator[Observed]:
     """The collector under this bound, once it counts the job and has prices."""
-    with observe(governor=Governor(bound), layers="driver") as observed:
+    with observe(governor=Governor(bound), layers="driver", stack_profiles=profiles) as observed:
         until(lambda: observed.attached(running.process.pid, {str(running.library)}), "attached")
         until(lambda: observed.value("accel_exporter_overhead_seconds_total") is not None, "prices")
         yield observed
@@ -109,6 +114,31 @@ def test_launches_are_estimated_by_waits(tmp_path: Path, monkeypatch: pytest.Mon
         until(lambda: level(observed, running) == 0, "all launches are counted again")
         total = running.work(0.1, OWN, waits=True).total
         assert counted(observed, running) / total == pytest.approx(1, rel=0.1), begun
+
+
+def test_profiles_have_the_launches_between_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sum of a profile of launches is the metric's, also after the process has ended."""
+    monkeypatch.setattr(files, "CYCLE_SECONDS", 0.5)
+    with job(tmp_path) as running, governed(running, BOUND, StackProfiles(wanted=True)) as observed:
+        pid = running.process.pid
+        throttle(observed, running, OWN, waits=True)
+        running.work(2, OWN, waits=True)
+        until(lambda: level(observed, running) == 0, "all launches are counted again")
+        rows, total = LAUNCHES_EVERY * (os.cpu_count() or 1), counted(observed, running)
+        samples, comments = profile_of(observed, pid)
+        assert sum(it.values[0] for it in samples if not it.stack) > 10 * rows
+        assert sum(it.values[0] for it in samples) == pytest.approx(total, abs=rows)
+        assert any(it.startswith(f"process {pid}: ") and "an estimate" in it for it in comments)
+        running.end()
+        until(lambda: pid not in observed.collector.ledger, "it has ended")
+        samples, _ = profile_of(observed, pid)
+        assert sum(it.values[0] for it in samples) == pytest.approx(total, abs=rows)
+
+
+def profile_of(observed: Observed, pid: int) -> tuple[list[StackSample], tuple[str, ...]]:
+    """Return the launches of a process in the profile, and the profile's comments."""
+    profile = observed.collector.node.stack_profiles.source.launches()
+    return [it for it in profile.samples if it.labels.get("pid") == str(pid)], profile.comments
 
 
 def shown(observed: Observed, running: Job) -> tuple[int | None, int | None]:

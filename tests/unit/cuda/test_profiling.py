@@ -21,7 +21,7 @@ def test_a_node_that_cannot_has_the_reason_and_the_collector_runs(monkeypatch: p
     published = StackProfiles(wanted=True)
     node: Any = SimpleNamespace(stack_profiles=published)
     cuda: Any = SimpleNamespace()
-    assert profiling.create(node, cuda, "driver", lambda pid, device: {}, lambda: None) is None
+    assert profiling.create(node, cuda, "driver", lambda pid, device: {}, lambda: None, lambda pid: 0) is None
     assert published.source.problem() == "load stacks.bpf.o: Invalid argument"
     for profile in (published.source.inuse, published.source.alloc, published.source.launches):
         with pytest.raises(RuntimeError, match="Invalid argument"):
