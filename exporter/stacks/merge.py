@@ -25,8 +25,11 @@ class PythonFrame(NamedTuple):
 Merged = NativeFrame | PythonFrame
 
 
-def merge(native: Sequence[NativeFrame], python: Sequence[PythonFrame], interpreter: int | None) -> Iterator[Merged]:
-    """Yield the frames, leaf first. `interpreter` is the module of the interpreter.
+def merge(
+    native: Sequence[NativeFrame], python: Sequence[PythonFrame], interpreter: int | None, embedded: bool = False
+) -> Iterator[Merged]:
+    """Yield the frames, leaf first. `interpreter` is the module of the interpreter; with `embedded` it is a program
+    that has functions of its own, so that all frames stay that are not replaced.
 
     Python frames of which the native one was not reached come last: they called what is before them. A run of which
     the last frames are not in `python`, as there are too many, has no address: it is in the interpreter's next frame.
@@ -41,7 +44,7 @@ def merge(native: Sequence[NativeFrame], python: Sequence[PythonFrame], interpre
         if runs > rest:
             yield from (it for it in python[rest:runs] if it.code)
             rest = runs
-        elif not (of_interpreter and python):
+        elif embedded or not (of_interpreter and python):
             yield frame
     yield from (it for it in python[rest:] if it.code)
 

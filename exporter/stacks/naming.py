@@ -172,9 +172,9 @@ class Naming:
             process.trust(process.replaced(unwound.frames, self._batch))
             if replaced or _known(unwound, process) > known:
                 del self._refreshed[record.tgid]
-        python = process.python.file if process.python else None
+        python = (process.python.file, process.python.embedded) if process.python else (None,)
         truncated = unwound.truncated or ("python" if record.truncated else "")
-        return record, process, list(merge(unwound.frames, record.frames, python)), truncated
+        return record, process, list(merge(unwound.frames, record.frames, *python)), truncated
 
     def _frames(self, record: StackRecord, process: ProcessCode) -> Unwound:
         registers = record.registers[: self._machine.count]

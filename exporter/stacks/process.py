@@ -29,11 +29,14 @@ class MappedModule(NamedTuple):
 
 
 class Python(NamedTuple):
-    """The interpreter of a process: `runtime` is the address of _PyRuntime, `file` the number of its file."""
+    """The interpreter of a process: `runtime` is the address of _PyRuntime, `file` the number of its file; `embedded`:
+    that is another program than Python.
+    """
 
     runtime: int
     layout: InterpreterLayout
     file: int
+    embedded: bool
 
 
 class ProcessCode:
@@ -138,7 +141,7 @@ class ProcessCode:
             self.problem = str(error)
             return False
         self.problem = ""
-        self.python = Python(base + runtime, layout, number)
+        self.python = Python(base + runtime, layout, number, not is_interpreter(file.path, False))
         code_type = data.get("PyCode_Type", 0)
         self.names = PythonCode(self.memory, layout, base + code_type if code_type else 0)
         return True

@@ -49,6 +49,12 @@ def test_the_interpreter_stays_where_no_frames_of_python_are_known() -> None:
     assert list(merge(NATIVE, [], INTERPRETER)) == NATIVE
 
 
+def test_a_program_that_contains_the_interpreter_keeps_its_functions() -> None:
+    python = [PythonFrame(11, 0, 0), PythonFrame(12, 0, 64), PythonFrame(21, 0, 0), PythonFrame(0, 0, 200)]
+    merged = list(merge(NATIVE, python, INTERPRETER, embedded=True))
+    assert merged == [NATIVE[0], NATIVE[1], python[0], python[1], NATIVE[3], python[2], NATIVE[5]]
+
+
 def test_a_run_elsewhere_on_the_stack_is_not_taken_for_one_here() -> None:
     python = [PythonFrame(11, 0, 4096)]
     assert list(merge(NATIVE, python, INTERPRETER)) == [NATIVE[0], NATIVE[3], *python]
