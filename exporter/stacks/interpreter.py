@@ -24,6 +24,7 @@ _MAIN_BEHIND_HEAD = 8
 _MOST_OFFSET = 1 << 20
 _WINDOW = 248
 """Bytes of a structure that the kernel's program reads at once."""
+FIRST_VERSION = 0x030A0000
 VERSIONS = "CPython 3.10 to 3.14"
 
 
@@ -152,17 +153,18 @@ def _fields(minor: int) -> list[str]:
     return " ".join((_HEAD, _RUNTIME, _INTERPRETER, _THREAD, _FRAME, _CODE)).format(**more).split()
 
 
-def layout(memory: Memory, runtime: int, version: int | None) -> InterpreterLayout:
+def layout(memory: Memory, runtime: int, version: int) -> InterpreterLayout:
     """Return the layout of the interpreter that has its _PyRuntime at this address.
 
-    `version` is Py_Version, as PY_VERSION_HEX; None where the interpreter has no such symbol, which 3.10 has not.
+    `version` is as PY_VERSION_HEX, 0 where it is not known, as without symbols: from 3.13 on it is in _PyRuntime.
     Raises UnknownInterpreter, and Unreadable.
     """
     if memory.read(runtime, len(_COOKIE)) == _COOKIE:
         return _from_debug_offsets(memory, runtime)
-    minor = version >> 16 & 0xFF if version is not None and version >> 24 == 3 else 10 if version is None else 0
+    minor = version >> 16 & 0xFF if version >> 24 == 3 else 0
     if minor not in _TABLES:
-        raise UnknownInterpreter(f"Python of version {version or 0:#x}: known are {VERSIONS}")
+        name = f"Python of version {version:#x}" if version else "Python before 3.10, or without symbols"
+        raise UnknownInterpreter(f"{name}: known are {VERSIONS}")
     return _TABLES[minor]
 
 

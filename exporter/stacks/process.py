@@ -8,14 +8,15 @@ from typing import NamedTuple
 
 from exporter.stacks import interpreter
 from exporter.stacks.files import CodeFile, is_interpreter
-from exporter.stacks.interpreter import InterpreterLayout, UnknownInterpreter
+from exporter.stacks.interpreter import FIRST_VERSION, InterpreterLayout, UnknownInterpreter
 from exporter.stacks.libdw import UnwindRule
 from exporter.stacks.memory import Memory, Unreadable
 from exporter.stacks.perf_map import PerfMap
 from exporter.stacks.python_code import PythonCode
 from exporter.stacks.unwind import ModuleOffset, NativeFrame
 
-_SYMBOLS = ("_PyRuntime", "Py_Version", "PyCode_Type")
+_SYMBOLS = ("_PyRuntime", "Py_Version", "PyCode_Type", "PyExc_EncodingWarning")
+"""The last one is in CPython 3.10 and newer, Py_Version in 3.11 and newer."""
 _SECTION = ".PyRuntime"
 
 
@@ -133,7 +134,7 @@ class ProcessCode:
         if runtime is None:
             return False
         try:
-            version = None
+            version = FIRST_VERSION if "PyExc_EncodingWarning" in data else 0
             if at := data.get("Py_Version"):
                 version = int.from_bytes(self.memory.read(base + at, 4), "little")
             layout = interpreter.layout(self.memory, base + runtime, version)

@@ -135,18 +135,44 @@ class Bytes(Memory):
         return self.data[address - self.at : address - self.at + size].ljust(size, b"\0")
 
 
-@pytest.mark.parametrize("version", [0x02071200, 0x030900F0, 0x030F0000])
+@pytest.mark.parametrize("version", [0, 0x02071200, 0x030900F0, 0x030F0000])
 def test_unknown_versions_are_refused(version: int) -> None:
     with pytest.raises(UnknownInterpreter, match=r"known are CPython 3\.10 to 3\.14"):
         interpreter.layout(Bytes(4096, b""), 4096, version)
     with pytest.raises(UnknownInterpreter):
-        interpreter.layout(Bytes(4096, b"xdebugpy" + version.to_bytes(8, "little")), 4096, None)
+        interpreter.layout(Bytes(4096, b"xdebugpy" + version.to_bytes(8, "little")), 4096, 0)
+
+
+OLDER = """
+long _PyRuntime[128] = {1}, PyCode_Type = 1;
+int main(void)
+{
+	return 0;
+}
+"""
+
+
+def test_python_without_a_symbol_of_3_10_is_refused(tmp_path: Path) -> None:
+    """3.7 to 3.9 have no Py_Version either, and fields at other places than 3.10."""
+    for newer in (False, True):
+        program = tmp_path / f"python-{newer}"
+        source = OLDER + ("void *PyExc_EncodingWarning = &PyCode_Type;" if newer else "")
+        command = ["gcc", "-no-pie", "-x", "c", "-", "-o", str(program)]
+        subprocess.run(command, input=source, text=True, check=True)
+        file = CodeFile(os.open(program, os.O_RDONLY), str(program), ())
+        code = ProcessCode(Bytes(0, b""), {0: file})
+        code.update([MappedModule(0, 1 << 20, 0x1000, 0)])  # where its code begins
+        file.close()
+        assert bool(code.python) == newer
+        assert code.problem == (
+            "" if newer else "Python before 3.10, or without symbols: known are CPython 3.10 to 3.14"
+        )
 
 
 def test_offsets_that_cannot_be_are_refused() -> None:
     words = b"xdebugpy" + (0x030D00F0).to_bytes(8, "little") + b"\xff" * 1024
     with pytest.raises(UnknownInterpreter, match="cannot be"):
-        interpreter.layout(Bytes(4096, words), 4096, None)
+        interpreter.layout(Bytes(4096, words), 4096, 0)
 
 
 def test_what_is_read_at_once_has_all_fields() -> None:
