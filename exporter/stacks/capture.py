@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -82,6 +82,8 @@ class Capture:
             listener=self,
         )
         self.blocks = Blocks(node, self.object) if allocators else None
+        self.live_numbers: Callable[[], Collection[int]] = tuple
+        """Returns the numbers of the stacks of all memory that is allocated now; the profiles set it."""
         self._budget = CpuBudget(share)
         self._processes: set[int] = set()
         self._probed_late: set[int] = set()
@@ -279,6 +281,12 @@ class Capture:
             pids = [*self._processes, *self._early]
         self._worker.admit(pids)
 
+    def _make_room(self) -> None:
+        if self.ledger.needs_room:
+            settled = self.ledger.settled
+            if self.ledger.make_room(self.live_numbers(), settled):
+                self._worker.number_again()
+
     def _tick_on(self) -> None:
         before = time.monotonic()
         while not self._closing.is_set():
@@ -287,9 +295,8 @@ class Capture:
                 now - before, self._worker.seconds(), self._worker.unwound, self._worker.waiting
             )
             before = now
-            if self.ledger.make_room():
-                self._worker.number_again()
             try:
+                self._make_room()
                 self.object.maps["allowance"].set(_ONLY, left)
             except BpfError as error:
                 log.error("the number of stacks cannot be bounded, so none is taken: %s", error)

@@ -17,6 +17,8 @@ from exporter.stacks.metrics import TRUNCATIONS
 from exporter.stacks.table import NO_STACK, StackTable
 
 MOST_ROWS, MOST_WAITING, MOST_ENDED = 1 << 17, 1 << 14, 1024
+IN_FLIGHT = 512
+"""Newest stacks that may be of allocations that have not returned yet, so that they are not among the live ones."""
 
 
 class AllocationSite(NamedTuple):
@@ -169,8 +171,7 @@ class StackLedger:
         with self._lock:
             later = self._settled - settled + MOST_WAITING // 2
             if len(self._of_id) > 2 * len(live) + later + MOST_WAITING // 2:
-                kept = set(islice(reversed(self._of_id), later)).union(live)
-                self._of_id = OrderedDict((number, index) for number, index in self._of_id.items() if number in kept)
+                self._keep(live, later)
 
     @property
     def waiting(self) -> int:
@@ -201,13 +202,20 @@ class StackLedger:
         """Stacks for which the table had no room."""
         return self._table.refused
 
-    def make_room(self) -> bool:
-        """Forget the stacks of programs that have ended, where the table is full. Returns whether the child has to
-        number stacks from the start.
+    @property
+    def needs_room(self) -> bool:
+        """Return whether the table is full, and make_room may change that."""
+        with self._lock:
+            return self._table.is_full and bool(self._ended or self._table.is_worn)
+
+    def make_room(self, live: Collection[int], settled: int) -> bool:
+        """Forget the stacks of programs that have ended, and of freed memory, where the table is full. Returns whether
+        the child has to number stacks from the start. Arguments are those of `keep`.
         """
         with self._lock:
             if not self._table.is_full or not (self._ended or self._table.is_worn):
                 return False
+            self._keep(live, self._settled - settled + IN_FLIGHT)
             self._fold(set(self._ended), stacks=False)
             self._ended.clear()
             used = {index for _, index in self._allocated} | {index for _, _, index in self._launched}
@@ -225,6 +233,10 @@ class StackLedger:
         with self._lock:
             found = [(pid, since, index, count) for (pid, since, index), count in self._launched.items()]
             return found + [(pid, since, NO_STACK, count) for (pid, since), count in self._taken_launches.items()]
+
+    def _keep(self, live: Collection[int], later: int) -> None:
+        kept = set(islice(reversed(self._of_id), later)).union(live)
+        self._of_id = OrderedDict((number, index) for number, index in self._of_id.items() if number in kept)
 
     def _settle(self, number: int, index: int) -> None:
         self._of_id[number] = index

@@ -69,13 +69,14 @@ class CudaProfiles:
         self._mapping, self._handle = (cuda_types.enum("thing")[it] for it in ("thing_mapping", "thing_handle"))
         self._since_ns, self._started = time.time_ns(), time.monotonic_ns()
         self._labels: dict[tuple[int, int, int], Labels] = {}
+        capture.live_numbers = self.live_numbers
 
     def inuse(self) -> StackProfile:
         """Return the memory that is allocated now; its sum is that of the table of live allocations."""
         read_ns, settled = time.time_ns(), self.capture.ledger.settled
         rows = self._rows()  # before stacks are waited for: what is allocated changes
         given_out = self.capture.blocks.read() if self.capture.blocks else {}
-        numbers = {it.number for it in rows} | {block.stack for it in given_out.values() for block in it.blocks}
+        numbers = _numbers(rows, given_out)
         missing, ledger = self.capture.await_stacks(numbers), self.capture.ledger
         sums: defaultdict[tuple[AllocationSite, int], list[int]] = defaultdict(lambda: [0, 0])
         is_segment = cache(lambda at: is_of_allocator(ledger.stack(at)))
@@ -83,7 +84,7 @@ class CudaProfiles:
             found = sums[part.place, part.stack]
             found[0] += part.bytes
             found[1] += part.objects
-        ledger.keep(numbers - {0}, settled)
+        ledger.keep(numbers, settled)
         found_rows = ((place, at, tuple(it)) for (place, at), it in sums.items())
         made = self._profile(INUSE, ("space", "bytes"), found_rows, 0)
         comments = [*made.comments, *_late(missing)]
@@ -111,6 +112,10 @@ class CudaProfiles:
         rows = ((AllocationSite(pid, since, -1, 0), at, (count,)) for pid, since, at, count in found)
         made = self._profile(LAUNCHES, LAUNCHES[0], rows, time.monotonic_ns() - self._started)
         return replace(made, period=every, comments=(*made.comments, *late, *_between(unseen)))
+
+    def live_numbers(self) -> set[int]:
+        """Return the numbers of the stacks of all memory that is allocated now."""
+        return _numbers(self._rows(), self.capture.blocks.read() if self.capture.blocks else {})
 
     def problem(self) -> str:
         return self._problem()
@@ -187,6 +192,11 @@ class CudaProfiles:
         for reason, count in self.capture.dropped().items():
             if count:
                 yield f"{count} stacks are missing: {reason}"
+
+
+def _numbers(rows: Sequence[_Row], given_out: Mapping[int, GivenOut]) -> set[int]:
+    """Return the numbers of stacks of allocations and of blocks."""
+    return ({it.number for it in rows} | {block.stack for it in given_out.values() for block in it.blocks}) - {0}
 
 
 def _late(stacks: int) -> Iterator[str]:

@@ -20,7 +20,8 @@ import pytest
 from exporter.bpf.events import Events
 from exporter.stack_profiles.model import Frame, StackProfile, StackSample
 from exporter.stack_profiles.published import StackProfiles
-from exporter.stacks import libdw
+from exporter.stacks import ledger as stack_ledger
+from exporter.stacks import libdw, table
 from tests.bpf.cuda_node import BUILD, Script, build_standins, observe
 from tests.bpf.fixtures import once
 from tests.bpf.observed import Observed
@@ -227,6 +228,23 @@ def test_more_frames_of_python_than_are_copied(observed: Observed, module: Path,
 
 def newest() -> Path:
     return list(FOUND.values())[-1]
+
+
+def test_memory_that_was_freed_leaves_room(observed: Observed, module: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stacks of a program that has ended make room for those of others, also those of memory that it had freed."""
+    ledger = observed.collector.profiling.capture.ledger  # type: ignore[union-attr]
+    monkeypatch.setattr(table, "MOST_STACKS", len(ledger._table._stacks) + 40)
+    monkeypatch.setattr(stack_ledger, "IN_FLIGHT", 1, raising=False)
+    with Job(observed, newest(), module) as job:
+        refused = ledger.refused
+        job.run("[free(layer.deep(n, 100 + n)) for n in range(80)]")
+        job.alloc()
+        assert ledger.refused > refused
+    until(lambda: job.pid not in observed.collector.ledger, "it has ended")
+    with Job(observed, newest(), module) as job:
+        job.run("layer.deep(90, 109)")
+        [sample] = job.inuse()
+        assert [name for name, _ in python(sample)].count("deep") == 91
 
 
 def test_a_process_that_dies(observed: Observed, module: Path) -> None:

@@ -206,13 +206,13 @@ def test_a_full_table_makes_room_of_programs_that_ended(monkeypatch: pytest.Monk
         ledger.define(number, [[f"f{number}", *MALLOC[1:]]])
         ledger.unwound(message(number, number, pid=number))
         ledger.allocated(number, 0, 0, 100, number)
-    assert not ledger.make_room(), "all of them run"
+    assert not ledger.needs_room and not ledger.make_room({1, 4}, ledger.settled), "all of them run"
     assert ledger.refused == 1
     kept = ledger.stack_of(1)
     ledger.ended([2, 3])
-    monkeypatch.setattr(module, "MOST_WAITING", 1)
-    ledger.keep({1}, ledger.settled)
-    assert ledger.make_room() and not ledger.make_room()
+    monkeypatch.setattr(module, "IN_FLIGHT", 1)
+    assert ledger.needs_room and ledger.make_room({1}, ledger.settled)
+    assert not ledger.needs_room and not ledger.make_room({1}, ledger.settled)
     assert totals(ledger) == {("f1",): (100, 1), (): (300, 3)}
     assert ledger.stack_of(1) == kept and ledger.stack(kept)[0].function == "f1"
     ledger.define(9, [["f9", *MALLOC[1:]]])
