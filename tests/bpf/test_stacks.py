@@ -480,7 +480,7 @@ int plugin(unsigned long bytes) { return NAME(bytes) + 1; }
 
 
 def test_a_library_in_the_place_of_one_that_was_unloaded(observed: Observed, tmp_path: Path) -> None:
-    """What is loaded to the addresses of a library that was unloaded has its own names, and both keep theirs."""
+    """A library at the addresses of one that was unloaded has its own names, and both keep theirs."""
     (tmp_path / "plugin.c").write_text(PLUGIN)
     for name in ("first_function", "other_function"):
         command = ["gcc", "-O1", "-fPIC", "-shared", "-fno-optimize-sibling-calls", f"-DNAME={name}"]

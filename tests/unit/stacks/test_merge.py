@@ -38,7 +38,7 @@ def test_python_that_was_not_reached_comes_last() -> None:
 
 
 def test_a_run_with_more_frames_than_were_taken() -> None:
-    """Its last frame, which has the address, is missing: it is where the interpreter's next frame is."""
+    """The last frame, which has the address, is missing: the run is where the interpreter's next frame is."""
     begun = [PythonFrame(11, 0, 0), PythonFrame(12, 0, 0)]
     assert list(merge(NATIVE, begun, INTERPRETER)) == [NATIVE[0], *begun, NATIVE[3]]
     python = [PythonFrame(10, 0, 64), *begun]
