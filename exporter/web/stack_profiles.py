@@ -23,10 +23,11 @@ from exporter.web.http import web
 from exporter.web.profile_query import ProfileQuery
 from exporter.web.request_slots import RequestSlots
 
-ROOT, PAGE = "/debug/pprof/", "/flamegraph"
+ROOT, PAGE, SYMBOL = "/debug/pprof/", "/flamegraph", "/debug/pprof/symbol"
 GROWING, FAILED, HANGS = "/api/growing-stacks", "/api/failed-allocations", "/api/hangs"
 OOM, HANG = "gpu_oom", "gpu_hang"
-PATHS = (PAGE, GROWING, FAILED, HANGS, *(ROOT + name for name in ("gpu_inuse", "gpu_alloc", "gpu_launches", OOM, HANG)))
+PROFILES = "gpu_inuse", "gpu_alloc", "gpu_launches", OOM, HANG
+PATHS = (PAGE, SYMBOL, GROWING, FAILED, HANGS, *(ROOT + name for name in PROFILES))
 MOST_REQUESTS = 8
 """Requests at once, half of them of one peer; each may hold two profiles in memory."""
 WORK_SECONDS = 60.0
@@ -54,6 +55,8 @@ class ProfileRequests:
         router.add_get(ROOT + OOM, self._on(self._frozen))
         router.add_get(ROOT + HANG, self._on(self._hang))
         router.add_get(PAGE, self._on(self._page))
+        router.add_get(SYMBOL, self._on(self._symbols))
+        router.add_post(SYMBOL, self._on(self._symbols))
         router.add_get(GROWING, self._on(self._growing))
         router.add_get(FAILED, self._on(self._failed))
         router.add_get(HANGS, self._on(self._hangs))
@@ -159,6 +162,12 @@ class ProfileRequests:
         text, policy = await self._work(render)
         headers = {"Cache-Control": "no-store", "Content-Security-Policy": policy}
         return web.Response(text=text, content_type="text/html", headers=headers)
+
+    async def _symbols(self, _request: web.Request) -> web.StreamResponse:
+        """Answer that no address has a name but those in the profile. Go's pprof asks for the others before it shows a
+        profile with one, and shows none without an answer.
+        """
+        return web.Response(text="num_symbols: 0\n")
 
     async def _growing(self, request: web.Request) -> web.StreamResponse:
         _no_parameters(request)

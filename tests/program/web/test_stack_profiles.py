@@ -260,10 +260,13 @@ def test_a_source_that_hangs_is_no_profile(published: StackProfiles, monkeypatch
 def test_go_fetches_it(
     served: Served, published: StackProfiles, tmp_path: Path, options: tuple[str, ...], profiles: int
 ) -> None:
-    """Go's pprof fetches a profile by its address, also a delta, which is the second profile less the first."""
+    """Go's pprof fetches a profile by its address, with frames that have no name, also a delta, which is the second
+    profile less the first.
+    """
+    assert any(made_up.NAMELESS in it.stack for it in made_up.inuse().samples)
     environ = {"PPROF_TMPDIR": str(tmp_path), "PATH": ""}
     url = f"http://127.0.0.1:{served.port}/debug/pprof/gpu_inuse"
-    command = [readers.go_pprof(), "-top", "-unit=B", "-symbolize=none", *options, url]
+    command = [readers.go_pprof(), "-top", "-unit=B", *options, url]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=True)
 
     assert "of 1630B total" in done.stdout
