@@ -164,7 +164,7 @@ class ProfileRequests:
         return web.Response(text=text, content_type="text/html", headers=headers)
 
     async def _symbols(self, _request: web.Request) -> web.StreamResponse:
-        """Answer that no address has a name but those in the profile. Go's pprof asks for the others before it shows a
+        """Answer that no address has a name but those in the profile. Go's pprof requests the others before it shows a
         profile with one, and shows none without an answer.
         """
         return web.Response(text="num_symbols: 0\n")
