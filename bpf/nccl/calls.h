@@ -8,13 +8,27 @@ COOKIE()
 
 #define IN_PROGRESS 7 /* ncclResult_t: no error, the work goes on */
 
+/* Functions of their own, as are others that are not `static`: the verifier goes through each loop and each way once. */
+__noinline int returns_at(__u32 tgid, __u32 returning, __u32 library)
+{
+	if (returning & LINKED_MARK)
+		return returning == (linked_row(group_collectives, tgid) & ~LINKED_LEAVING);
+	return returning && returning == returning_of(library);
+}
+
+/* Whether the return of a call is seen: probes may have been detached since it began. */
+static __always_inline bool is_current(const struct flight *call, __u32 tgid)
+{
+	return returns_at(tgid, call->returning, call->cookie.library);
+}
+
 /* Whether a hooked function made this call: ncclAllToAll of RCCL is a group of ncclSend and ncclRecv, a library put
  * before NCCL ends in it. The same place on the same stack is this call, which another program of ours has seen. */
-static __always_inline bool nested(struct pt_regs *ctx, const struct caller *caller)
+static __always_inline bool nested(struct pt_regs *ctx, __u32 tgid, const struct caller *caller)
 {
 	const struct flight *outer = &caller->call;
 
-	return caller && outer->sp && outer->returning == returning_of(outer->cookie.library) &&
+	return caller && outer->sp && is_current(outer, tgid) &&
 	       made_by(outer->sp, outer->ip == PT_REGS_IP(ctx), PT_REGS_SP(ctx));
 }
 
@@ -48,7 +62,6 @@ struct sum {
 	__u32 zero;
 };
 
-/* Functions of their own, as are others that are not `static`: the verifier goes through each loop once. */
 __noinline int add_some(struct sum *to)
 {
 	__u64 count;

@@ -105,7 +105,8 @@ static __always_inline struct communicator *begin_communicator(const struct comm
 	known->who = *who;
 	known->domain = domain_of_task();
 	known->since_ns = bpf_ktime_get_ns();
-	if (created || bpf_map_lookup_elem(&covered, &key->tgid))
+	known->gap = gap_of(key->tgid);
+	if (!(known->gap & 1) && (created || bpf_map_lookup_elem(&covered, &key->tgid)))
 		known->origin = origin_creation;
 	else if (read_sequence(known, layout, key->address)) {
 		known->origin = origin_library;
@@ -125,8 +126,37 @@ static __always_inline struct communicator *by_rank(struct communicator *known, 
 	return known;
 }
 
-/* The communicator that a call is given; NULL if it is not known. */
-static __always_inline struct communicator *communicator_at(__u32 tgid, struct cookie cookie, __u64 address)
+/* Calls on a communicator were missed, or are: its numbers have to be read from the library again, as those of one that
+ * is older than the probes. */
+static __always_inline void lose_numbers(struct communicator *on, __u32 gap)
+{
+	on->gap = gap;
+	on->unsure = on->unpaired = 1;
+	if (on->origin == origin_creation)
+		on->origin = origin_library;
+	on->group_ns = 0;
+	__builtin_memset(on->waiting, 0, sizeof(on->waiting));
+	go_away(on);
+}
+
+CHECKED_ONCE int look_for_gap(struct communicator *on, __u32 tgid)
+{
+	__u32 gap = gap_of(tgid);
+
+	if (on && on->gap != gap)
+		lose_numbers(on, gap);
+	return 0;
+}
+
+static long lose_all(void *map, const struct comm_key *at, struct communicator *on, const __u32 *tgid)
+{
+	(void)map;
+	if (at->tgid == *tgid)
+		lose_numbers(on, gap_of(*tgid));
+	return 0;
+}
+
+static __always_inline struct communicator *found_at(__u32 tgid, struct cookie cookie, __u64 address)
 {
 	const struct layout *layout = layout_of(cookie);
 	struct comm_key key = {.tgid = tgid, .address = address};
@@ -148,6 +178,15 @@ static __always_inline struct communicator *communicator_at(__u32 tgid, struct c
 		return known;
 	}
 	return begin_communicator(&key, layout, &who, false);
+}
+
+/* The communicator that a call is given; NULL if it is not known. */
+static __always_inline struct communicator *communicator_at(__u32 tgid, struct cookie cookie, __u64 address)
+{
+	struct communicator *on = found_at(tgid, cookie, address);
+
+	look_for_gap(on, tgid);
+	return on;
 }
 
 /* A call returned a communicator. Where it is still being made (ncclInProgress) it can be read later. */
@@ -232,25 +271,41 @@ static __always_inline enum origin origin_of(const struct communicator *on, enum
 	return on->origin;
 }
 
-/* A call begins. In a group that was seen to begin it is the first one on a communicator that is not sure yet. */
-static __always_inline void confirm_at_entry(struct communicator *on, struct cookie cookie, __u64 comm,
-					     bool grouped)
+/* The numbers on a communicator are right from now on. */
+CHECKED_ONCE int be_sure(struct communicator *on)
 {
-	if (!on->unsure)
+	const __u64 *calls;
+
+	if (!on)
+		return 0;
+	calls = on->calls;
+	on->unsure = 0;
+	come_back(on, calls[0] + calls[1] + calls[2] + calls[3] + calls[4]);
+	return 0;
+}
+
+/* A call begins. In a group that was seen to begin it is the first one on a communicator that is not sure yet. */
+static __always_inline void confirm_at_entry(__u32 tgid, struct communicator *on, struct cookie cookie,
+					     __u64 comm, bool grouped)
+{
+	if (!on->unsure || misses_calls(tgid, on->gap))
 		return;
-	on->unsure = !read_sequence(on, layout_of(cookie), comm) || !grouped;
+	if (read_sequence(on, layout_of(cookie), comm) && grouped)
+		be_sure(on);
 }
 
 /* A call returned. If the library counts it by now there is no group open that might hold back others. */
-static __always_inline void confirm_at_return(struct communicator *on, struct cookie cookie, __u64 comm)
+static __always_inline void confirm_at_return(__u32 tgid, struct communicator *on, struct cookie cookie,
+					      __u64 comm)
 {
 	const struct layout *layout = layout_of(cookie);
 	__u32 at = cookie.kind;
 
-	if (!on->unsure || at >= COUNTED_BY_NCCL || !layout)
+	if (!on->unsure || at >= COUNTED_BY_NCCL || !layout || !layout->sequence ||
+	    misses_calls(tgid, on->gap))
 		return;
 	barrier_var(at);
 	at %= NUMBERED;
 	if (read_u64(comm + layout->sequence + 8 * at) == on->calls[at])
-		on->unsure = 0;
+		be_sure(on);
 }

@@ -52,7 +52,7 @@ static __always_inline void number(__u32 tgid, struct communicator *on, struct c
 	if (!numbered)
 		return;
 	if (now && cookie.kind < kind_Send && !captured && origin_of(on, cookie.kind, captured))
-		note_arrival(tgid, on, cookie.kind, number_of(on, cookie.kind, *numbered), now);
+		note_arrival(on, tgid, cookie.kind, number_of(on, cookie.kind, *numbered), now);
 	add(numbered, 1);
 }
 
@@ -65,7 +65,7 @@ static __always_inline void count_collective(struct pt_regs *ctx, __u32 tgid, st
 	bool grouped = caller && caller->depth;
 
 	if (on) {
-		confirm_at_entry(on, cookie, argument(ctx, cookie.comm_at), grouped);
+		confirm_at_entry(tgid, on, cookie, argument(ctx, cookie.comm_at), grouped);
 		if (!discarded(cookie, argument(ctx, cookie.count_at))) {
 			if (grouped)
 				wait_for_end(caller, on, argument(ctx, cookie.comm_at), cookie.kind);
@@ -85,6 +85,17 @@ static __always_inline struct caller *caller_of(const struct thread *thread)
 	static const struct caller none;
 
 	return lookup_or_hold(callers, thread->tgid, thread, &none, MOST_CALLERS);
+}
+
+/* The same where all that the thread calls is seen: what it has open is known since the last gap. */
+static __always_inline struct caller *whole_caller_of(const struct thread *thread)
+{
+	struct caller *caller = caller_of(thread);
+	__u32 gap = gap_of(thread->tgid);
+
+	if (caller && caller->gap != gap)
+		leave_groups(caller, gap);
+	return caller;
 }
 
 static __always_inline void end_caller(const struct thread *thread)
@@ -134,12 +145,15 @@ static __always_inline void change_group(struct pt_regs *ctx, __u32 tgid, struct
 	if (!caller || is_passed_on(ctx, cookie, caller))
 		return;
 	if (cookie.effect == effect_group_start) {
-		if (caller->depth++)
+		if (caller->depth++) {
+			count_call(tgid, kind_none, 0); /* for its cost */
 			return;
+		}
 		caller->group_ns = now;
 		caller->group_ticket = 0;
 		caller->many = 0;
 	} else if (!caller->depth) {
+		count_call(tgid, kind_none, 0);
 		mark_numbers_unsure(tgid);
 	} else if (!--caller->depth && !is_simulated(ctx, cookie)) {
 		count_call(tgid, kind_GroupEnd, now);
@@ -159,7 +173,7 @@ static __always_inline void count(struct pt_regs *ctx, __u32 tgid, struct cookie
 				  struct caller *caller, __u64 now)
 {
 	count_hit(cookie.api);
-	if (nested(ctx, caller))
+	if (nested(ctx, tgid, caller))
 		return;
 	switch (cookie.effect) {
 	case effect_collective:
@@ -179,4 +193,51 @@ static __always_inline void count(struct pt_regs *ctx, __u32 tgid, struct cookie
 	default:
 		break;
 	}
+}
+
+/* In windows. Numbers are of no use there, as calls before and after are missing. */
+static __always_inline struct calls *count_in_window(__u32 tgid, enum kind kind, __u64 now)
+{
+	static const __u64 none;
+	struct call_key key = {.tgid = tgid, .kind = kind};
+	__u64 *count = lookup_or_init(window_calls, &key, &none);
+
+	if (count)
+		add(count, 1);
+	return count_call(tgid, kind, now);
+}
+
+static __always_inline void count_collective_in_window(struct pt_regs *ctx, __u32 tgid, struct cookie cookie,
+						       __u64 now)
+{
+	struct communicator *on = communicator_at(tgid, cookie, argument(ctx, cookie.comm_at));
+	struct calls *calls = count_in_window(tgid, cookie.kind, now);
+
+	if (!calls)
+		return;
+	if (!on)
+		add(&calls->anonymous, 1);
+	if (cookie.effect != effect_signal)
+		count_bytes(ctx, cookie, on, calls);
+}
+
+/* Groups count by their ends, as far as these are in the window. */
+static __always_inline void change_group_in_window(struct pt_regs *ctx, __u32 tgid, struct caller *caller,
+						   struct cookie cookie, __u64 now)
+{
+	bool outermost;
+
+	if (!caller || is_passed_on(ctx, cookie, caller))
+		return;
+	enter_window(caller);
+	if (cookie.effect == effect_group_start) {
+		caller->cut = 0;
+		if (caller->window_depth++)
+			count_in_window(tgid, kind_none, 0);
+		return;
+	}
+	outermost = caller->window_depth ? !--caller->window_depth : caller->cut;
+	caller->cut = 0;
+	if (outermost && !is_simulated(ctx, cookie))
+		count_in_window(tgid, kind_GroupEnd, now);
 }

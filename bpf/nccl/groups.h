@@ -51,7 +51,7 @@ struct arriving {
 
 static long arrive_once(__u32 step, struct arriving *of)
 {
-	note_arrival(of->tgid, of->on, of->kind, of->first + step, of->now);
+	note_arrival(of->on, of->tgid, of->kind, of->first + step, of->now);
 	return 0;
 }
 

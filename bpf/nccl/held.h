@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* How many rows of the maps a process may hold. */
 #pragma once
-#include "nccl.h"
+#include "gaps.h"
 
 static __always_inline struct held *held_by(__u32 tgid)
 {

@@ -51,7 +51,7 @@ static __always_inline __u64 first_arrival(__u32 tgid, struct communicator *on, 
 
 	if (!meeting)
 		return LAPPED;
-	complete = number >= meeting->from;
+	complete = number >= meeting->from && !meeting->away;
 	slot = &meeting->arrivals[number % ARRIVALS];
 	before = *(volatile __u64 *)slot;
 	for (int attempt = 0; attempt < 2; attempt++) {
@@ -69,17 +69,17 @@ static __always_inline __u64 first_arrival(__u32 tgid, struct communicator *on, 
 	return LAPPED;
 }
 
-static __always_inline void note_arrival(__u32 tgid, struct communicator *on, enum kind kind, __u64 number,
-					 __u64 now)
+CHECKED_ONCE int note_arrival(struct communicator *on, __u32 tgid, enum kind kind, __u64 number, __u64 now)
 {
 	__u64 first;
 
-	if (on->reused)
-		return;
+	if (!on || on->reused)
+		return 0;
 	first = first_arrival(tgid, on, kind, number, now);
 	if (first != LAPPED)
 		count_lag(tgid, on->who.hash, (__u64)on->who.nranks << 32 | (__u32)on->who.rank, on->domain,
 			  now > first ? now - first : 0);
+	return 0;
 }
 
 /* The library refused a call: who makes it again, or makes it at all, is the first. The number before it is none of

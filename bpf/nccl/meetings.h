@@ -65,8 +65,42 @@ static __always_inline void leave(__u32 tgid, struct communicator *on)
 			continue;
 		subtract_row(rows);
 		meeting = bpf_map_lookup_elem(&meetings, &key);
+		if (meeting && on->away & 1u << at)
+			add(&meeting->away, -1);
 		if (meeting && __sync_fetch_and_add(&meeting->refs, -1) <= 1)
 			bpf_map_delete_elem(&meetings, &key);
 	}
-	on->met = 0;
+	on->met = on->away = 0;
+}
+
+/* Calls of this rank are missing from now on: where it meets others nobody knows who was first. */
+static __always_inline void go_away(struct communicator *on)
+{
+	for (__u32 at = 0; at < kind_Send; at++) {
+		struct meeting_key key = meeting_key_of(on, at);
+		struct meeting *meeting;
+		__u32 bit = 1u << at;
+
+		if (!(on->met & bit) || __sync_fetch_and_or(&on->away, bit) & bit)
+			continue;
+		meeting = bpf_map_lookup_elem(&meetings, &key);
+		if (meeting)
+			add(&meeting->away, 1);
+	}
+}
+
+/* All calls that NCCL counts are seen again, from the one with this number on. */
+static __always_inline void come_back(struct communicator *on, __u64 number)
+{
+	struct meeting_key key = meeting_key_of(on, 0);
+	struct meeting *meeting;
+
+	if (!(on->away & 1) || !(__sync_fetch_and_and(&on->away, ~1u) & 1))
+		return;
+	meeting = bpf_map_lookup_elem(&meetings, &key);
+	if (!meeting)
+		return;
+	if (meeting->from < number)
+		meeting->from = number;
+	add(&meeting->away, -1);
 }

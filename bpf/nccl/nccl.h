@@ -4,6 +4,11 @@
 #pragma once
 #include <stddef.h>
 #include "thread.h"
+#include "linked.h"
+
+/* Functions that may be left out together in a process (exporter/nccl/functions.py): collectives with the groups around
+ * them, and Send and Recv. */
+enum group { group_collectives, group_messages };
 
 /* What a call is counted as: the part after the underscore is the label's value. The first five are numbered as in
  * ncclFunc_t, by which the library itself counts. */
@@ -115,7 +120,9 @@ struct communicator {
 	__u8 unsure;   /* calls of an open group may be missing from the library's numbers */
 	__u8 reused;   /* its process had another one of this hash, rank and size: numbers mean either */
 	__u8 unpaired; /* numbers of Send and Recv are not the other rank's */
-	__u8 zero[4];
+	__u32 gap;     /* gap_of() its process when its numbers were last good for something */
+	__u32 away;    /* those of `met` where nobody is compared, as calls of this rank are missing */
+	__u32 zero;
 };
 #define MOST_COMMUNICATORS 8192
 MAP(communicators, HASH, struct comm_key, struct communicator, MOST_COMMUNICATORS);
@@ -156,6 +163,7 @@ struct meeting_key {
 struct meeting {
 	__u64 refs;
 	__u64 from; /* arrivals at lower numbers may be missing */
+	__u64 away; /* ranks of which the arrivals are missing at present */
 	__u64 arrivals[ARRIVALS];
 };
 #define MOST_MEETINGS 2048
@@ -207,7 +215,9 @@ struct calls {
 	__u64 last_ns;
 };
 MAP(calls, HASH, struct call_key, struct calls, 16384);
-MAP(hits, PERCPU_ARRAY, __u32, __u64, 256); /* by api, of all processes */
+MAP(hits, PERCPU_ARRAY, __u32, __u64, 256);    /* by api, of all processes */
+MAP(windows, PERCPU_ARRAY, __u32, __u64, 256); /* of these, by on_window */
+MAP(window_calls, HASH, struct call_key, __u64, 4096);
 
 MAP(durations, HASH, struct call_key, struct duration, 8192);
 
@@ -216,6 +226,12 @@ MAP(errors, HASH, struct error_key, struct error, MOST_ERRORS);
 
 /* Processes of which every call was seen, entered by the exporter. */
 MAP(covered, HASH, __u32, __u8, 4096);
+/* Processes that the exporter knows, by how often their collectives began to be left out and ended to be: odd while they
+ * are (gaps.h). */
+MAP(gaps, HASH, __u32, __u32, 4096);
+enum gap_state { gap_none_yet, gap_none_now, gap_open };
+/* Whether collectives are left out in a process, now or before; then the number of the newest window. */
+MAP(gap_state, ARRAY, __u32, __u32, 2);
 ENDED()
 
 struct flight {
@@ -246,6 +262,10 @@ struct caller {
 	__u64 outer_ip;	    /* of its function */
 	__u64 outer_return; /* the address to which it returns */
 	__u64 outer_api;
+	__u32 gap;	    /* gap_of() the process when `depth` and what belongs to it was last known */
+	__u32 window;	    /* in which the thread was last seen */
+	__u32 window_depth; /* groups that it began in that window, and has not ended */
+	__u32 cut;	    /* it may have begun one before that window */
 };
 #define MOST_CALLERS 16384
 MAP(callers, HASH, struct thread, struct caller, MOST_CALLERS);

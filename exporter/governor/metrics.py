@@ -24,7 +24,8 @@ LEVEL = Metric(
 UNCOUNTED = Metric(
     "accel_exporter.probe.uncounted.processes",
     "Processes with unknown counts at present: their counters of calls that are probed in windows are absent, as the "
-    "windows hold too little to estimate them, or what CUDA copies, waits and allocations did, which is not estimated.",
+    "windows hold too little to estimate them, or what CUDA copies, waits and allocations or NCCL collectives did, "
+    "which is not estimated.",
     Kind.GAUGE,
     labels=("probe",),
 )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, cast
 
+from exporter.bpf.process_links import LEAVING, LINKED_MARK, linked_key
+from exporter.nccl.functions import COLLECTIVES, GROUPS
 from exporter.nccl.records import CommunicatorKey, CommunicatorRow, CountedRows, Flight, PendingRow
 
 if TYPE_CHECKING:
@@ -64,7 +66,8 @@ class Activity:
     """By api and code."""
     durations: dict[int, Durations] = field(default_factory=dict)
     communicators: set[Communicator] = field(default_factory=set)
-    in_flight: int = 0
+    in_flight: int | None = 0
+    """Calls that have not returned; None where that is not known."""
     lags: dict[Membership, Durations] = field(default_factory=dict)
     """Delay of the process's calls after those of the first rank of this node, in nanoseconds, by membership."""
     numbers: dict[Membership, int] = field(default_factory=dict)
@@ -112,28 +115,28 @@ def read(maps: Mapping[str, Map], uncounted: int, now_ns: int) -> dict[int, Acti
 
     Calls in flight include pending communicators, but not calls of the kind `uncounted`.
     """
-    seen = _counts(cast(CountedRows, {name: maps[name].items() for name in COUNTED}))
+    seen = _counts(cast(CountedRows, {name: maps[name].items() for name in COUNTED}), uncounted)
+    gaps = dict(maps["gaps"].items())
     communicators: Iterable[tuple[CommunicatorKey, CommunicatorRow]] = maps["communicators"].items()
     for key, value in communicators:
         who = value.who
         if who.hash:
             seen[key.tgid].communicators.add(Communicator(who.hash, who.rank, who.nranks, who.device))
-            if value.origin and not value.unsure and not value.reused:
+            missing = value.gap & 1 or value.gap != gaps.get(key.tgid, value.gap)
+            if value.origin and not value.unsure and not value.reused and not missing:
                 member = Membership(who.hash, who.nranks, who.rank, value.domain)
                 called, waiting = (sum(it[:COUNTED_BY_NCCL]) for it in (value.calls, value.waiting))
                 seen[key.tgid].numbers[member] = called - waiting
-    for pid, call in in_flight(maps):
-        if call.cookie.kind != uncounted:
-            seen[pid].in_flight += 1
-    for pid, _ in pending(maps, now_ns):
-        seen[pid].in_flight += 1
+    standing = [pid for pid, call in in_flight(maps) if call.cookie.kind != uncounted]
+    for pid, count in Counter([*standing, *(pid for pid, _ in pending(maps, now_ns))]).items():
+        seen[pid].in_flight = count
     return dict(seen)
 
 
 def in_flight(maps: Mapping[str, Map]) -> Iterator[tuple[int, Flight]]:
     """Yield pid and struct flight of bpf/nccl/nccl.h of the calls that have not returned, of any kind."""
     for key, value in maps["callers"].items():
-        if value.call.sp and _will_return(maps["returning"], value.call):
+        if value.call.sp and _will_return(maps, key.tgid, value.call):
             yield key.tgid, value.call
 
 
@@ -147,19 +150,24 @@ def pending(maps: Mapping[str, Map], now_ns: int) -> Iterator[tuple[int, Pending
             yield key.tgid, value
 
 
-def _will_return(returning: Map, call: Flight) -> bool:
+def _will_return(maps: Mapping[str, Map], pid: int, call: Flight) -> bool:
     """Return whether the return of a call is seen: return probes may have been detached since it began."""
-    return bool(returning.get(call.cookie.library) == call.returning)
+    if call.returning & LINKED_MARK:
+        row = maps["linked"].get(linked_key(pid, GROUPS.index(COLLECTIVES))) or 0
+        return bool(row & ~LEAVING == call.returning)
+    return bool(maps["returning"].get(call.cookie.library) == call.returning)
 
 
-def take(maps: Mapping[str, Map], pids: Collection[int]) -> dict[int, Activity]:
+def take(maps: Mapping[str, Map], pids: Collection[int], uncounted: int) -> dict[int, Activity]:
     """Return what was counted of these processes, which the maps do not hold any more then."""
-    return dict(_counts(cast(CountedRows, {name: maps[name].take(pids) for name in COUNTED})))
+    return dict(_counts(cast(CountedRows, {name: maps[name].take(pids) for name in COUNTED}), uncounted))
 
 
-def _counts(rows: CountedRows) -> defaultdict[int, Activity]:
+def _counts(rows: CountedRows, uncounted: int) -> defaultdict[int, Activity]:
     seen: defaultdict[int, Activity] = defaultdict(Activity)
     for key, calls in rows["calls"]:
+        if key.kind == uncounted:  # inner groups, which only matter for the cost
+            continue
         seen[key.tgid].calls[key.kind] = Calls(*(getattr(calls, name) for name in Calls._fields))
     for failure, errors in rows["errors"]:
         seen[failure.tgid].errors[failure.api, failure.code] = Errors(errors.calls, errors.last_ns)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Container
 from dataclasses import dataclass
 
 from exporter.bpf.btf import Btf
@@ -15,6 +16,8 @@ from exporter.bpf.hook import Hook
 from exporter.bpf.rehearsal import Scene
 
 NO_ARGUMENT = 255
+COLLECTIVES, MESSAGES = GROUPS = ("collectives", "messages")
+"""Groups of functions that are left out together: enum group of bpf/nccl/nccl.h."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,13 @@ class NcclFunction:
         """Return whether it is one of the many calls of a group: an all-to-all over n ranks is n of each."""
         return self.kind in ("Send", "Recv")
 
+    @property
+    def group(self) -> str:
+        """Return the functions with which it may be left out where it costs too much; empty for none."""
+        if self.is_message:
+            return MESSAGES
+        return COLLECTIVES if self.effect in ("collective", "vector", "signal") or "group" in self.effect else ""
+
     def cookie(self, types: Btf, api: int, layout: int) -> int:
         """The 64-bit number its probes carry in a library of this layout: struct cookie of bpf/nccl/nccl.h."""
         cookie = types.struct("cookie")(
@@ -52,14 +62,44 @@ class NcclFunction:
         )
         return int.from_bytes(bytes(cookie), sys.byteorder)
 
-    def hooks(self, types: Btf, api: int, layout: int, time_messages: bool = True) -> list[Hook]:
-        """Return what runs at it: one program at its entry, and one at its return where that is of interest."""
+    def hooks(self, types: Btf, api: int, layout: int, time_messages: bool = True, bounded: bool = False) -> list[Hook]:
+        """Return what runs at it: one program at its entry, and one at its return where that is of interest.
+
+        `bounded`: collectives, and the groups around them, may be left out.
+        """
         cookie = self.cookie(types, api, layout)
         if self.is_message and not time_messages:
-            return [Hook("on_message", cookie, sampled="messages")]
+            return [Hook("on_message", cookie, sampled=MESSAGES, of_one="on_message_of_one")]
+        if bounded and self.group == COLLECTIVES:
+            entry = "on_collective" if self.paired else "on_group"
+            return [
+                Hook(
+                    entry,
+                    cookie,
+                    numbered=self.paired,
+                    sampled=COLLECTIVES,
+                    window="on_window",
+                    of_one=f"{entry}_of_one",
+                ),
+                *(
+                    [Hook("on_return", cookie, True, numbered=True, sampled=COLLECTIVES, of_one="on_return")]
+                    if self.paired
+                    else []
+                ),
+            ]
         if not self.paired:
             return [Hook("on_call", cookie)]
         return [Hook(it, cookie, it == "on_return", numbered=True) for it in ("on_enter", "on_return")]
+
+
+NESTING = ("AlltoAll", "AlltoAllv", "Gather", "Scatter")
+"""Kinds of which RCCL makes groups of Send and Recv by calls of its own functions. A call of these is one of the
+program's unless the call around it is seen."""
+
+
+def nests(symbol: str, functions: Container[str]) -> bool:
+    """Return whether a function of a library with these functions may call other hooked functions of it."""
+    return "ncclAllToAll" in functions and any(it.name == symbol and it.kind in NESTING for it in FUNCTIONS)
 
 
 def scene(function: NcclFunction) -> Scene:

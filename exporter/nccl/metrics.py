@@ -6,7 +6,7 @@ from exporter.model import Kind, Metric
 
 _MEMBER = ("comm_hash", "rank")
 
-_ESTIMATED = " Estimates for Send and Recv while accel_exporter_probe_sampled_ratio is below 1."
+_ESTIMATED = " Estimates while accel_exporter_probe_sampled_ratio is below 1."
 CALLS = Metric(
     "nccl.collective.calls",
     "Calls by collective (point-to-point and one-sided calls included), with failed calls and calls of groups that "
@@ -51,12 +51,14 @@ ANONYMOUS = Metric(
     labels=("collective",),
     process=True,
 )
-GROUPS = Metric("nccl.groups", "Outermost groups that were closed with ncclGroupEnd.", Kind.COUNTER, process=True)
+GROUPS = Metric(
+    "nccl.groups", "Outermost groups that were closed with ncclGroupEnd." + _ESTIMATED, Kind.COUNTER, process=True
+)
 ENQUEUE = Metric(
     "nccl.enqueue",
     "Host time in the call, which only enqueues: not the time of the transfer. Inside a group a call returns at once, "
     "and the outermost ncclGroupEnd (collective=GroupEnd) does the work. For Send and Recv only with "
-    "--collector.nccl.message-spans.",
+    "--collector.nccl.message-spans. Absent while collectives of the process are in windows.",
     Kind.HISTOGRAM,
     "s",
     labels=("collective",),
@@ -74,8 +76,8 @@ OPERATION = Metric(
 )
 LAST_CALL = Metric(
     "nccl.last_call.timestamp",
-    "Unix time of the newest call of a collective or end of an outermost group. Some seconds late for a Send or Recv "
-    "outside of groups while accel_exporter_probe_sampled_ratio is below 1.",
+    "Unix time of the newest call of a collective or end of an outermost group. Some seconds late while "
+    "accel_exporter_probe_sampled_ratio is below 1.",
     Kind.GAUGE,
     "s",
     process=True,
@@ -84,7 +86,8 @@ IN_FLIGHT = Metric(
     "nccl.calls.in_flight",
     "Threads that are inside an NCCL call now, without Send and Recv unless --collector.nccl.message-spans is on, plus "
     "non-blocking communicators for which the newest call of ncclCommGetAsyncError returned ncclInProgress, if this "
-    "call is less than a minute ago. Absent where return probes may not be used.",
+    "call is less than a minute ago. Absent where return probes may not be used, and while collectives of the process "
+    "are in windows.",
     Kind.GAUGE,
     process=True,
 )
@@ -105,7 +108,8 @@ LAG = Metric(
     "the node has two or more ranks of the communicator, of one user in one job or pod. Without Send, Recv, one-sided "
     "calls, calls captured into graphs, calls of a group that was only simulated, calls after a failed group of the "
     "communicator, calls that the first rank made more than 128 calls ago, calls on a second communicator with an "
-    "equal hash in the process, and calls for which the table of arrivals had no room.",
+    "equal hash in the process, calls for which the table of arrivals had no room, and calls while collectives of a "
+    "rank are in windows.",
     Kind.HISTOGRAM,
     "s",
     labels=_MEMBER,
@@ -116,11 +120,19 @@ LAG = Metric(
 BEHIND = Metric(
     "nccl.rank.calls_behind",
     "Collectives (Broadcast, Reduce, AllGather, ReduceScatter, AllReduce) that another rank of the communicator on "
-    "this node has called, and this rank not yet; compared like nccl_rank_arrival_lag_seconds. A value that stays "
-    "above 0 means that the other ranks wait for this one.",
+    "this node has called, and this rank not yet; compared like nccl_rank_arrival_lag_seconds, and absent for a rank "
+    "with collectives in windows. A value that stays above 0 means that the other ranks wait for this one.",
     Kind.GAUGE,
     labels=_MEMBER,
     identity=_MEMBER,
+    process=True,
+)
+SEEN_FROM_START = Metric(
+    "nccl.seen_from_start",
+    "1 if every NCCL call of the process was seen, or is in an estimate of Send and Recv; 0 if not: it called NCCL "
+    "before it was first observed, or its collectives were in windows to stay within --overhead.max-ratio. Then "
+    "enqueue times and errors lack calls. Absent until this is known.",
+    Kind.GAUGE,
     process=True,
 )
 UNSAMPLED = Metric(
@@ -135,7 +147,7 @@ ERRORS = Metric(
     "Calls that returned an error, by function (api), number (code) and constant in nccl.h (error; absent where there "
     "is none). An error of a communicator counts once for ncclCommGetAsyncError, when it is first returned. Without "
     "--collector.nccl.message-spans errors of Send and Recv are not counted, unless the ncclGroupEnd around them "
-    "fails.",
+    "fails. Errors of collectives and groups are absent while these are in windows.",
     Kind.COUNTER,
     labels=("api", "code", "error"),
     process=True,

@@ -117,6 +117,7 @@ class CommunicatorRow(Protocol):
     origin: int
     unsure: int
     reused: int
+    gap: int
 
     @property
     def who(self) -> RankIdentity: ...

@@ -72,7 +72,7 @@ class _Samples:
             labels = {"comm_hash": comm_hash(it.hash), "rank": str(it.rank), "nranks": str(it.nranks)}
             device = str(it.device) if it.device >= 0 else ""
             yield self._sample(metrics.COMMUNICATOR, 1, **labels, cuda_device=device)
-        if returns:
+        if returns and activity.in_flight is not None:
             yield self._sample(metrics.IN_FLIGHT, activity.in_flight)
         if last := max((it.last_ns for it in activity.calls.values()), default=0):
             yield self._sample(metrics.LAST_CALL, self.wall_ns(last) / 1e9)
@@ -84,10 +84,10 @@ class _Samples:
 
     def _calls(self) -> Iterator[Sample]:
         for kind, it in self.process.activity.calls.items():
+            if not it.calls:
+                continue
             if not self.kinds.is_collective(kind):
                 yield self._sample(metrics.GROUPS, it.calls)
-                continue
-            if not it.calls:
                 continue
             collective = self.kinds.names[kind]
             yield self._sample(metrics.CALLS, it.calls, collective=collective)

@@ -392,7 +392,7 @@ def test_threads_and_a_forked_child(observed: NcclNode, rank: Rank) -> None:
     assert 5 == observed.value(CALLS, child, collective="AllReduce")
 
 
-PROGRAMS = ("on_call", "on_message", "on_enter", "on_return")
+PROGRAMS = ("on_group", "on_message", "on_collective", "on_return")
 
 
 def runs(observed: NcclNode, rank: Rank, lines: str) -> dict[str, int]:
@@ -411,11 +411,11 @@ def test_one_program_an_entry(observed: NcclNode, rank: Rank) -> None:
     """
     each = 2 if sessions.places() else 1
     rank.run("c = init(0, 2, b'a')")
-    assert {"on_call": 0, "on_message": 0, "on_enter": 9, "on_return": 9 * each} == runs(
+    assert {"on_group": 0, "on_message": 0, "on_collective": 9, "on_return": 9 * each} == runs(
         observed, rank, "for i in range(9): reduce_all(c, 1)"
     )
     group = "lib.ncclGroupStart()\nfor i in range(64): lib.ncclSend(None, size(1), 7, 1, c, None)\nlib.ncclGroupEnd()"
-    assert {"on_call": 1, "on_message": 64, "on_enter": 1, "on_return": each} == runs(observed, rank, group)
+    assert {"on_group": 1, "on_message": 64, "on_collective": 1, "on_return": each} == runs(observed, rank, group)
     assert 64 == observed.value(CALLS, rank.pid, collective="Send")
     assert 1 == observed.value("nccl_groups_total", rank.pid)
     assert [] == observed.kernel("peers", rank.pid)
