@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* Which of a node's ranks are late: when each calls a collective, against the first of them. */
 #pragma once
-#include "comms.h"
+#include "numbers.h"
 
 #define MINUTE 60000000000ull
 

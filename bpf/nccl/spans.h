@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* Calls sent one by one, at a bounded rate: which ones is decided by what all ranks of a call know of it. */
 #pragma once
-#include "comms.h"
+#include "numbers.h"
 
 /* What a call is among those of its kind on its communicator. */
 struct place {

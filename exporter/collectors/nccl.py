@@ -183,7 +183,8 @@ class Nccl(ProbeCollector[Activity]):
 
     def _is_whole(self, pid: int) -> bool:
         """Return whether each call of a process was seen, or is in an estimate of messages."""
-        return not self._sight.is_partial(pid) and all(it.whole(pid) for it in self.watches)
+        messages = not self.watch or self.watch.whole(pid)
+        return messages and self._collectives.is_whole(pid) and not self._sight.is_partial(pid)
 
     def _samples_of(self, process: Process[Activity]) -> Iterator[Sample]:
         return samples(process, self._kinds, self.node.clock.wall_ns, self.returns)

@@ -85,15 +85,20 @@ class Collectives:
 
     def missed(self, pid: int) -> Counts | None:
         """Return the estimated calls of a process that were not seen, None where they are not known."""
-        return self.watch.missed(pid) if self.watch else {}
+        return self.watch.missed(pid) if self.watch and not self._sight.is_exempt(pid) else {}
 
     def finish(self, pid: int, activity: Activity) -> Counts | None:
         """Return the same of one that has ended, and forget it."""
-        return self.watch.finish(pid, self.last(activity)) if self.watch else {}
+        missed = self.watch.finish(pid, self.last(activity)) if self.watch else {}
+        return {} if self._sight.is_exempt(pid) else missed
 
     def leaves_out(self, pid: int) -> bool:
         """Return whether calls of a process may be left out now."""
-        return self.watch is not None and self.watch.leaves_out(pid)
+        return self.watch is not None and self.watch.leaves_out(pid) and not self._sight.is_exempt(pid)
+
+    def is_whole(self, pid: int) -> bool:
+        """Return whether each call of a process was counted or estimated."""
+        return not self.watch or self._sight.is_exempt(pid) or self.watch.whole(pid)
 
     def add(self, activity: Activity, missed: Counts | None, absent: bool) -> None:
         """Add to the calls of a process what was estimated, as Estimates.missed returns it. For None they are unknown.

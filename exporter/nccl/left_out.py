@@ -43,6 +43,10 @@ class LeftOut:
         for known in [*self._lost_in.values(), *self._kept.values()]:
             known.difference_update(pids)
 
+    def is_bounded(self, library: object) -> bool:
+        """Return whether collectives of a library may ever be left out."""
+        return id(library) in self._files()
+
     def is_detached(self, library: object) -> bool:
         """Return whether collectives of a library are seen only in processes with links of their own."""
         return id(library) in self._lost_in

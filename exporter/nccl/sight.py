@@ -28,6 +28,9 @@ log = logging.getLogger(__name__)
 class Files(Protocol):
     """The part of exporter.nccl.left_out.LeftOut that is used here."""
 
+    def is_bounded(self, library: object) -> bool:
+        """Return whether collectives of a library may ever be left out."""
+
     def is_detached(self, library: object) -> bool:
         """Return whether collectives of a library are seen only in processes with links of their own."""
 
@@ -53,6 +56,8 @@ class Sight:
         self.files: Files | None = None
         self._lock = threading.Lock()
         self._rows: dict[int, int] = {}
+        self._bounded: set[int] = set()
+        """Processes with a library of which collectives may be left out."""
         self._unseen: set[int] = set()
         """Processes that may have made calls before they were attached to."""
         self._partial: set[int] = set()
@@ -64,6 +69,10 @@ class Sight:
     def knows(self, pid: int) -> bool:
         """Return whether a process was taken note of."""
         return pid in self._rows
+
+    def is_exempt(self, pid: int) -> bool:
+        """Return whether collectives of a process are never left out, as its libraries pass calls on or are unknown."""
+        return pid in self._rows and pid not in self._bounded
 
     def is_left_out(self, pid: int) -> bool:
         """Return whether collectives of a process may be left out now."""
@@ -87,6 +96,8 @@ class Sight:
             self._put(pid, self._rows.get(pid, 0))
             if not from_first_call:
                 self._unseen.add(pid)
+            if self.files and self.files.is_bounded(library):
+                self._bounded.add(pid)
             if self.files and self.files.is_detached(library) and not self.files.has_links(pid):
                 self._begin_gap(pid)
                 self._awaited.add(pid)
@@ -149,7 +160,7 @@ class Sight:
     def forget(self, pids: Collection[int]) -> None:
         """Forget processes that have ended, or run another program."""
         with self._lock:
-            for known in (self._unseen, self._partial, self._awaited):
+            for known in (self._unseen, self._partial, self._awaited, self._bounded):
                 known.difference_update(pids)
             for pid in pids:
                 if self._rows.pop(pid, None) is not None:

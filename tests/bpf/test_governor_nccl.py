@@ -183,11 +183,13 @@ def test_a_kernel_without_links_for_one_process(tmp_path: Path, monkeypatch: pyt
         assert [(0, 0, 0), (0, 0, last.total - little.total)] == [known(observed, it) for it in (busy, polite)]
 
 
-def test_calls_of_a_job_that_works_are_estimated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("call", [REDUCE, GROUP], ids=["collectives", "groups"])
+def test_calls_of_a_job_that_works_are_estimated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     """By its CPU time, with their bytes, within what its calls take longer in gaps: other probes on this machine slow
     them down there, too, and windows by less than their price."""
-    with governed(REDUCE, tmp_path, monkeypatch) as (observed, busy, _):
-        work = 8 * observed.collector.probes.price("ncclAllReduce")
+    symbols = ["ncclAllReduce", *(["ncclGroupStart", "ncclGroupEnd"] if call == GROUP else [])]
+    with governed(call, tmp_path, monkeypatch) as (observed, busy, _):
+        work = 8 * sum(observed.collector.probes.price(it) for it in symbols)
         turns = round(work * 10_000 / min(busy.work(0.2, own=10_000).each for _ in range(3)))
         for _ in range(60):
             if level(observed, busy) == 1:
@@ -197,6 +199,7 @@ def test_calls_of_a_job_that_works_are_estimated(tmp_path: Path, monkeypatch: py
         assert level(observed, busy) == 1
         name = "accel_exporter_probe_sampled_ratio"
         assert observed.value(name, symbol="ncclAllReduce", library=str(busy.library)) < 1
-        called, moved, timed, *_ = counted(observed, busy)
+        called, moved, timed, groups, ended = counted(observed, busy)
+        assert ended is None and (groups == pytest.approx(called, rel=0.05) if call == GROUP else groups is None)
         assert timed is None and moved == pytest.approx(called * BYTES, rel=1e-3)
         assert called == pytest.approx(last.total, rel=0.2 + abs(last.each - work) / work)

@@ -176,7 +176,7 @@ def maps() -> dict[str, Any]:
 
 
 def made() -> Collectives:
-    sight: Any = SimpleNamespace(have_called=lambda pids: {1})
+    sight: Any = SimpleNamespace(have_called=lambda pids: {1}, is_exempt=lambda pid: pid == 5)
     return Collectives(Probes(PRICES), maps(), KINDS, lambda: WINDOW_PRICE, sight, lambda pid: 60.0 + pid)
 
 
@@ -219,6 +219,20 @@ def test_what_is_shown_of_a_process_that_is_left_out() -> None:
     )
     assert ({INIT}, {(API["ncclCommInitRank"], 2)}) == (shown.durations.keys(), shown.errors.keys())
     assert shown.in_flight is None
+
+
+def test_a_process_of_which_no_calls_can_be_left_out() -> None:
+    """Counts are those that were seen, unlike those of a process that the governor has not met yet."""
+    subject = made()
+    subject.watch = SimpleNamespace(  # type: ignore[assignment]
+        missed=lambda pid: None, finish=lambda pid, last: None, leaves_out=lambda pid: True, whole=lambda pid: False
+    )
+    assert [None, {}] == [subject.missed(it) for it in (4, 5)]
+    assert [None, {}] == [subject.finish(it, Activity()) for it in (4, 5)]
+    assert [(True, False), (False, True)] == [(subject.leaves_out(it), subject.is_whole(it)) for it in (4, 5)]
+    scene = Scene(1)
+    scene.sight.start(2, SimpleNamespace(path="/lib/libtracer.so"), from_first_call=True)  # type: ignore[arg-type]
+    assert [False, True, False] == [scene.sight.is_exempt(it) for it in (1, 2, 3)]
 
 
 def test_calls_that_are_not_known() -> None:
