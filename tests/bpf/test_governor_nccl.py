@@ -28,30 +28,35 @@ BOUND, COUNT = 0.01, 1000
 BYTES = 4 * COUNT
 CREATION, LIBRARY = 2, 1
 REDUCE = f"ncclAllReduce(0, 0, {COUNT}, 7, 0, comm, 0);"
+RCCL = "rccl/librccl.so.1"
 GROUP = f"ncclGroupStart(); {REDUCE} ncclGroupEnd();"
 
 
-def api(call: str) -> Api:
+def api(call: str, library: str) -> Api:
     """A rank of two, by the variable RANK."""
     return Api(
-        "libnccl.so.2",
+        library,
         "struct id { char bytes[128]; };"
         "char *getenv(const char *); int atoi(const char *);"
         "int ncclCommInitRank(void **, int, struct id, int), ncclGroupStart(void), ncclGroupEnd(void);"
-        "int ncclAllReduce(const void *, void *, unsigned long, int, int, void *, void *);",
+        "int ncclAllReduce(const void *, void *, unsigned long, int, int, void *, void *);"
+        "int ncclAllToAll(const void *, void *, unsigned long, int, void *, void *);",
         'void *comm; struct id id = {"governor"}; ncclCommInitRank(&comm, 2, id, atoi(getenv("RANK")));',
         call,
+        f"ncclAllToAll(0, 0, {COUNT}, 7, comm, 0);" if library == RCCL else "",
         at_once=10,
     )
 
 
 @contextmanager
-def governed(call: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[NcclNode, Job, Job]]:
+def governed(
+    call: str, folder: Path, monkeypatch: pytest.MonkeyPatch, library: str = "libnccl.so.2"
+) -> Iterator[tuple[NcclNode, Job, Job]]:
     """The collector under the bound, with prices, and the ranks of a communicator that begin to use one file then."""
 
     def started(rank: int) -> Job:
         monkeypatch.setenv("RANK", str(rank))
-        return Job(api(call), folder)
+        return Job(api(call, library), folder)
 
     def attached(running: Job) -> Job:
         until(lambda: observed.attached(running.process.pid, {str(running.library)}), "attached")
@@ -181,6 +186,21 @@ def test_a_kernel_without_links_for_one_process(tmp_path: Path, monkeypatch: pyt
         after, last = counted(observed, polite), busy.work(0.05, pause_us=20_000)
         assert (little.calls, little.calls * BYTES) == (after[0] - before[0], after[1] - before[1])
         assert [(0, 0, 0), (0, 0, last.total - little.total)] == [known(observed, it) for it in (busy, polite)]
+
+
+def test_collectives_that_are_made_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each ncclAllToAll of RCCL, a group of its ncclSend and ncclRecv, is seen in windows, too, and counts as one call."""
+    (tmp_path / RCCL).parent.mkdir()
+    (tmp_path / Path(RCCL).name).symlink_to(RCCL)
+    with governed(REDUCE, tmp_path, monkeypatch, RCCL) as (observed, busy, _):
+        pid, name = busy.process.pid, "nccl_collective_calls_total"
+        throttle(observed, busy)
+        made = busy.work(2, waits=True).calls // 10
+        assert level(observed, busy) == 1 and counted(observed, busy)[2:] == (None, None, None)
+        found = {it: observed.value(name, pid, collective=it) for it in ("AlltoAll", "Send", "Recv")}
+        assert {"Send": None, "Recv": None} == {it: found[it] for it in ("Send", "Recv")}
+        calm(observed, busy)
+        assert made == observed.value(name, pid, collective="AlltoAll")
 
 
 @pytest.mark.parametrize("call", [REDUCE, GROUP], ids=["collectives", "groups"])
