@@ -189,7 +189,7 @@ def test_a_kernel_without_links_for_one_process(tmp_path: Path, monkeypatch: pyt
 
 
 def test_collectives_that_are_made_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each ncclAllToAll of RCCL, a group of its ncclSend and ncclRecv, is seen in windows, too, and counts as one call."""
+    """Each ncclAllToAll of RCCL, a group of ncclSend and ncclRecv, is seen in windows, too, and counts as one call."""
     (tmp_path / RCCL).parent.mkdir()
     (tmp_path / Path(RCCL).name).symlink_to(RCCL)
     with governed(REDUCE, tmp_path, monkeypatch, RCCL) as (observed, busy, _):
