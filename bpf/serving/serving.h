@@ -7,7 +7,7 @@
 #define MOST_PROCESSES 16384
 #define CANDIDATES 8192 /* a power of two */
 #define MOST_PENDING 64 /* requests that a client may send ahead of their answers; a power of two */
-#define LINE 64		/* bytes of a request line that are kept; a power of two */
+#define LINE 128	/* bytes of a request line that are kept; a power of two */
 /* Bytes of an answer's body that are kept: of its beginning (of an event stream twice as many) and of its end; powers of two. */
 #define BEGIN 256
 #define TAIL 512

@@ -147,7 +147,9 @@ class Activity:
 
     def _model(self, name: str) -> str:
         """Return the name if it is one of the first of this process."""
-        if name and name not in self._models and len(self._models) >= MOST_MODELS:
+        if not name or name in self._models:
+            return name
+        if len(self._models) >= MOST_MODELS:
             return OTHER
         self._models.add(name)
         return name

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from exporter.serving.model_names import model_name
 from exporter.serving.routes import route, streams_answers
 
 if TYPE_CHECKING:
@@ -19,7 +20,8 @@ REQUEST = 0
 COMPLETE = 1
 _ABORTED = {2: "client_gone", 3: "server_gone", 4: "unterminated", 5: "unreadable", 6: "unknown"}
 """Values of its enum outcome."""
-LONGEST_MODEL = 96
+LONGEST_FIELD = 256
+"""Bytes of a field of HTTP/2 that are kept (exporter.serving.http2)."""
 NO_STATUS, UNKNOWN_STATUS = "none", "unknown"
 GRPC_STATUSES = (
     *("OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS"),
@@ -27,23 +29,25 @@ GRPC_STATUSES = (
     *("INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED"),
 )
 """Names of gRPC's statuses by number (doc/statuscodes.md of grpc)."""
-_MODEL = re.compile(rb'(?<=[{,\s])"model"\s*:\s*"((?:[^"\\\x00-\x1f]|\\.){1,256})"')
 _INPUT = re.compile(
-    rb'(?<=[{,\s])"(?:prompt_tokens|input_tokens|prompt_eval_count|tokens_evaluated)"\s*:\s*(\d{1,12})(?!\d)'
+    rb'(?<=[{,\s])"(?:prompt_tokens|input_tokens|prompt_eval_count|tokens_evaluated)"\s*:\s*(\d{1,12})(?![\d.eE])'
 )
 _OUTPUT = re.compile(
-    rb'(?<=[{,\s])"(?:completion_tokens|output_tokens|generated_tokens|eval_count|tokens_predicted)"\s*:\s*(\d{1,12})(?!\d)'
+    rb'(?<=[{,\s])"(?:completion_tokens|output_tokens|generated_tokens|eval_count|tokens_predicted)"\s*:\s*(\d{1,12})(?![\d.eE])'
 )
 _CACHED = tuple(
-    re.compile(rb'(?<=[{,\s])"cache_%s_input_tokens"\s*:\s*(\d{1,12})(?!\d)' % name) for name in (b"read", b"creation")
+    re.compile(rb'(?<=[{,\s])"cache_%s_input_tokens"\s*:\s*(\d{1,12})(?![\d.eE])' % name)
+    for name in (b"read", b"creation")
 )
 """Tokens that `input_tokens` does not have where an answer names these: Anthropic's Messages, "Prompt caching"."""
-_EARLY_OUTPUT = re.compile(rb'(?<=[{,\s])"tokens_predicted"\s*:\s*(\d{1,12})(?!\d)')
+_EARLY_OUTPUT = re.compile(rb'(?<=[{,\s])"tokens_predicted"\s*:\s*(\d{1,12})(?![\d.eE])')
 """Before the settings of llama.cpp's /completion, which are longer than the end of an answer that is kept."""
-_TIMED_INPUT = re.compile(rb'(?<=[{,\s])"cache_n"\s*:\s*(\d{1,9})\s*,\s*"prompt_n"\s*:\s*(\d{1,9})(?!\d)')
-_TIMED_OUTPUT = re.compile(rb'(?<=[{,\s])"predicted_n"\s*:\s*(\d{1,12})(?!\d)')
+_TIMED_INPUT = re.compile(rb'(?<=[{,\s])"cache_n"\s*:\s*(\d{1,9})\s*,\s*"prompt_n"\s*:\s*(\d{1,9})(?![\d.eE])')
+_TIMED_OUTPUT = re.compile(rb'(?<=[{,\s])"predicted_n"\s*:\s*(\d{1,12})(?![\d.eE])')
 """Of the `timings` of one choice, which llama.cpp adds to every answer (tools/server/README.md of llama.cpp)."""
 _FURTHER_CHOICE = re.compile(rb'(?<=[{,\s])"index"\s*:\s*[1-9]')
+_TRAILERS = re.compile(rb"\r\n0+(?:[ \t]*;[^\r\n]*)?\r\n(?:[^\r\n]+\r\n)+\r\n\Z")
+"""After the last chunk of an answer."""
 _CHUNK_LINES = re.compile(rb"\r\n(?:[0-9A-Fa-f]{1,8}\r\n)?")
 
 
@@ -127,7 +131,7 @@ def read(record: RequestRecord, fields: Fields | None = None) -> Answer | None:
     complete = record.outcome == COMPLETE
     whole, stream = complete and head.succeeded, head.succeeded and head.stream and head.clear
     begin, end = raw(record, "begin")[: record.begin_size], tail(record)
-    model = _model(begin) or _model(end)
+    model = model_name(begin, end)
     known, tokens = route(head.line), _tokens(begin, end, head.stream) if whole else {}
     aborted = _ABORTED.get(record.outcome, "")
     return Answer(
@@ -152,7 +156,7 @@ def read(record: RequestRecord, fields: Fields | None = None) -> Answer | None:
 
 def _of_http1(record: RequestRecord) -> _Head:
     status = record.status
-    label = str(status) if 200 <= status < 600 else NO_STATUS
+    label = str(status) if 100 <= status < 600 else UNKNOWN_STATUS if status else NO_STATUS
     return _Head(raw(record, "line"), status, label, bool(record.flags & EVENT_STREAM), status == 200)
 
 
@@ -171,7 +175,7 @@ def _of_http2(record: RequestRecord, fields: Fields | None) -> _Head | None:
         succeeded = label in (GRPC_STATUSES[0], NO_STATUS, UNKNOWN_STATUS)
     stream = _is_stream(record, kind, path if grpc else None)
     clear = not fields or fields.encoding in (b"", b"identity")
-    return _Head(line or b"POST " + path, status, label, stream, succeeded, clear)
+    return _Head(line or b"POST " + path + b" " * (len(path) < LONGEST_FIELD), status, label, stream, succeeded, clear)
 
 
 def _grpc_status(record: RequestRecord, number: bytes) -> str:
@@ -196,9 +200,9 @@ def _number(text: bytes) -> int:
 
 
 def tail(record: RequestRecord) -> bytes:
-    """Return the last bytes of the answer, without the lines between chunks: the ring, from the oldest byte on."""
+    """Return the last bytes of the body, without the lines between chunks: the ring, from the oldest byte on."""
     ring = raw(record, "tail")
-    return _CHUNK_LINES.sub(b"", ring[record.tail_at : record.tail_end] + ring[: record.tail_at])
+    return _CHUNK_LINES.sub(b"", _TRAILERS.sub(b"", ring[record.tail_at : record.tail_end] + ring[: record.tail_at]))
 
 
 def raw(record: RequestRecord, name: str) -> bytes:
@@ -214,11 +218,6 @@ def _seconds(since: int, until: int) -> float | None:
 def _per_token(record: RequestRecord, tokens: int | None) -> float | None:
     seconds = _seconds(record.first, record.last) if record.first else None
     return seconds / (tokens - 1) if seconds is not None and tokens and tokens > 1 else None
-
-
-def _model(text: bytes) -> str:
-    found = _MODEL.search(text)
-    return _printable(found[1]) if found else ""
 
 
 def _tokens(begin: bytes, end: bytes, stream: bool) -> dict[str, int | None]:
@@ -250,8 +249,3 @@ def _known(*values: int | None) -> int | None:
 def _last(pattern: re.Pattern[bytes], text: bytes) -> int | None:
     found = pattern.findall(text)
     return int(found[-1]) if found else None
-
-
-def _printable(name: bytes) -> str:
-    text = name.decode("utf-8", "replace")
-    return "".join(char if char.isprintable() else "?" for char in text)[:LONGEST_MODEL]

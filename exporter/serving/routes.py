@@ -28,7 +28,9 @@ _NO_INFERENCE = re.compile(rb"/grpc\.|/[^/]*/SubscribeKvEvents$")
 _OF_A_MODEL = re.compile(
     r"/v2/models/[^/]+(?:/versions/[^/]+)?/(infer|generate|generate_stream)$|/v1/models/[^/]+:(predict)$"
 )
-_LINE = re.compile(rb"POST (?:https?://[^/ ]*)?(/[!-~]*)")
+LONGEST_LINE = 128
+"""LINE of bpf/serving/serving.h."""
+_LINE = re.compile(rb"POST (?:https?://[^/? ]*)?(/[!->@-~]*)(?:[? \0]|$)", re.IGNORECASE)
 _BY_LENGTH = sorted(_KNOWN + _OF_GRPC, key=len, reverse=True)
 
 
@@ -40,9 +42,9 @@ def streams_answers(path: bytes) -> bool:
 def route(line: bytes) -> str:
     """Return the route of a request line's beginning: a known one at the end of its path, else nothing."""
     found = _LINE.match(line)
-    if not found:
-        return ""
-    path = found[1].decode("ascii").partition("?")[0].rstrip("/")
+    if not found or found.end() == len(line) >= LONGEST_LINE:
+        return ""  # what follows is not known, and may be of the path
+    path = found[1].decode("ascii").rstrip("/")
     of_a_model = _OF_A_MODEL.search(path)
     if of_a_model:
         operation = of_a_model[1]

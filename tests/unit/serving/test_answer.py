@@ -13,7 +13,8 @@ from exporter.model import Distribution, Span
 from exporter.node import Clock
 from exporter.serving import metrics
 from exporter.serving.activity import MOST_MODELS, OTHER, Activity
-from exporter.serving.answer import EVENT_STREAM, LONGEST_MODEL, QUEUE_KNOWN, Answer, read
+from exporter.serving.answer import EVENT_STREAM, QUEUE_KNOWN, Answer, read
+from exporter.serving.model_names import LONGEST_MODEL
 from exporter.serving.routes import route
 from exporter.serving.spans import span
 
@@ -33,7 +34,7 @@ class Record(ctypes.Structure):
         *((name, ctypes.c_uint16) for name in ("tail_at", "tail_end", "status")),
         *((name, ctypes.c_uint8) for name in ("outcome", "flags")),
         ("traceparent", ctypes.c_char * 56),
-        ("line", ctypes.c_char * 64),
+        ("line", ctypes.c_char * 128),
         ("begin", ctypes.c_char * 512),
         ("tail", ctypes.c_char * 1024),
     ]
@@ -65,7 +66,7 @@ def test_stream() -> None:
     fields = {"first": 2 * SECOND, "last": 2 * SECOND + SECOND // 2, "flags": EVENT_STREAM | QUEUE_KNOWN}
     found = read(record(begin=begin, tail=filler + end, queue_ns=1000, **fields))
 
-    assert ('meta/\\"x', "/v1/completions", {"input": 7, "output": 5}) == (found.model, found.route, found.tokens)
+    assert ('meta/"x', "/v1/completions", {"input": 7, "output": 5}) == (found.model, found.route, found.tokens)
     assert (2.0, 1.0, 0.125, 1e-6) == (
         found.duration,
         found.time_to_first_token,
@@ -83,6 +84,8 @@ def test_stream() -> None:
         (b'{"content":"\\"usage\\":{\\"completion_tokens\\":9}"}', (None, None)),
         (b'{"completion_tokens":99999999999999999999}', (None, None)),
         (b'{"usage":null}', (None, None)),
+        (b'{"usage":{"prompt_tokens":1.5,"completion_tokens":1e3}}', (None, None)),
+        (b'{"usage":{"prompt_tokens":-3,"completion_tokens":12.0}}', (None, None)),
         (
             b'{"usage":{"cache_read_input_tokens":63,"cache_creation_input_tokens":5,"input_tokens":1,"output_tokens":5}}',
             (69, 5),
@@ -135,7 +138,11 @@ def test_what_is_not_known_is_absent() -> None:
         (b"POST /tokenize HTTP/1.1", ""),
         (b"GET /v1/completions HTTP/1.1", ""),
         (b"POST * HTTP/1.1", ""),
-        (b"POST /v1/completions\xff", "/v1/completions"),
+        (b"POST /v1/completions\xff", ""),
+        (b"POST /v1/completions\xff/cancel", ""),
+        (b"POST /" + b"x" * 100 + b"/v1/completions HTTP/1.1", "/v1/completions"),
+        (b"POST /" + b"x" * 107 + b"/v1/completions", ""),  # all of 128 bytes, of which more may follow
+        (b"POST HTTP://x/v1/completions", "/v1/completions"),
     ],
 )
 def test_routes(line: bytes, found: str) -> None:
@@ -150,15 +157,53 @@ def test_any_bytes(line: bytes, begin: bytes, tail: bytes) -> None:
     assert found.model.isprintable() and len(found.model) <= LONGEST_MODEL
 
 
+EVIL = b'"metadata":{"model":"evil","a":"}"}'
+
+
+@pytest.mark.parametrize(
+    ("begin", "tail", "model"),
+    [
+        (b'{"id":"r",' + EVIL + b',"model":"true","usage":{}}', b"", "true"),
+        (b'data: {"type":"x","response":{"id":"r",' + EVIL + b',"model":"true"}}\n\n', b"", "true"),
+        (b'data: {"type":"message_start","message":{"id":"r","model":"true"}}\n\n', b"", "true"),
+        (b'{"id":"r",' + EVIL + b',"instructions":"' + b"x" * 99, b'xx",' + EVIL + b',"model":"true","n":{}}', "true"),
+        (b'{"id":"r",' + EVIL, b'"}],' + EVIL + b',"o":[{"p":{}}],"model":"true","usage":{"n":1}}', "true"),
+        (b'{"id":"r",' + EVIL, b'"text":"' + b"x" * 99 + b'"}', ""),
+        (b'{"model":"meta-llama\\/L3"}', b"", "meta-llama/L3"),
+        (b'{"model":"\\u4e2d\\u6587"}', b"", "\u4e2d\u6587"),
+        (b'{"model":"a\\u0000b\\ud800\\n"}', b"", "a?b??"),
+        (b'{"model":"a\\xb"}', b"", "a\\xb"),
+        (b'[{"model":"true"},{"model":"other"}]', b"", "true"),
+    ],
+)
+def test_models(begin: bytes, tail: bytes, model: str) -> None:
+    """The model is the server's name of it, not one in what a client has the response repeat, and without escapes."""
+    assert model == read(record(begin=begin, tail=tail)).model
+
+
+def test_tokens_of_trailers() -> None:
+    """Trailers after the last chunk are no part of the body."""
+    usage = b'{"usage":{"prompt_tokens":3,"completion_tokens":5}}\r\n0;x\r\n'
+    trailers = b'X-Usage: {"completion_tokens":77}\r\nX: y\r\n\r\n'
+    assert {"input": 3, "output": 5} == read(record(tail=usage + trailers)).tokens
+
+
+def test_statuses() -> None:
+    """A status is what an answer has, unknown where that is no status, and none without an answer."""
+    found = [read(record(status=status)).status for status in (0, 101, 200, 599, 600, 1000)]
+    assert ["none", "101", "200", "599", "unknown", "unknown"] == found
+
+
 def test_models_are_bounded() -> None:
     """A client that invents models gets series for some of them; the rest are one, and nothing is lost."""
     activity = Activity("vllm")
+    activity.add(read(record()))
     for number in range(100):
         activity.add(read(record(begin=b'{"model":"m%d"}' % number)))
     counts = {labels["model"]: value for metric, value, labels in activity.values() if metric is metrics.REQUESTS}
 
-    assert MOST_MODELS + 1 == len(counts)
-    assert (100 - MOST_MODELS, 100) == (counts[OTHER], sum(int(str(it)) for it in counts.values()))
+    assert MOST_MODELS + 2 == len(counts)  # one had no name
+    assert (100 - MOST_MODELS, 101) == (counts[OTHER], sum(int(str(it)) for it in counts.values()))
 
 
 def test_other_requests_are_no_inference() -> None:
