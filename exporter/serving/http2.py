@@ -14,13 +14,17 @@ from typing import Protocol
 from hpack import Decoder, HPACKError
 from hpack.table import HeaderTable
 
+from exporter.serving.answer import LONGEST_FIELD
+
 REQUEST_FIELDS, ANSWER_FIELDS, CONNECTION_ENDED = 1, 2, 3
 """Values of enum kind of bpf/serving/serving.h."""
-MOST_CONNECTIONS = 1024
+MOST_CONNECTIONS = 4096
+"""As many as the kernel's programs follow."""
+MOST_ENTRIES = 1 << 18
+"""Fields in the tables of all connections: about 50 MB. Beyond this connections with the oldest blocks have none."""
 MOST_STREAMS = 512
 """Streams of a connection that have fields and no end: the kernel's programs follow half as many."""
 LARGEST_TABLE = 16_384
-LONGEST = 256
 _UNKNOWN = b""
 _KEPT = {
     b":method": "method",
@@ -82,6 +86,10 @@ class _Direction:
         self._next = 0
         self._decoder = self._new()
 
+    @property
+    def entries(self) -> int:
+        return len(self._decoder.header_table.dynamic_entries)
+
     def decode(self, block: FieldBlock, raw: bytes) -> list[tuple[bytes, bytes]]:
         """Return the fields of the next block, as far as they are known."""
         if block.order != self._next:
@@ -107,6 +115,8 @@ class _Connection:
     def __init__(self) -> None:
         self.request, self.answer = _Direction(), _Direction()
         self.streams: OrderedDict[int, Fields] = OrderedDict()
+        self.entries = 0
+        """In the tables of both directions, when they were counted last."""
 
 
 class Streams:
@@ -114,16 +124,16 @@ class Streams:
 
     def __init__(self) -> None:
         self._connections: OrderedDict[int, _Connection] = OrderedDict()
+        self._entries = 0
 
     def take(self, block: FieldBlock) -> None:
         """Decode a block, or forget the connection of which it is the end."""
         if block.kind == CONNECTION_ENDED:
-            self._connections.pop(block.connection, None)
+            ended = self._connections.pop(block.connection, None)
+            self._entries -= ended.entries if ended else 0
             return
         connection = self._connections.setdefault(block.connection, _Connection())
         self._connections.move_to_end(block.connection)
-        if len(self._connections) > MOST_CONNECTIONS:
-            self._connections.popitem(last=False)
         direction = connection.request if block.kind == REQUEST_FIELDS else connection.answer
         decoded = direction.decode(block, _raw(block))
         if block.stream:
@@ -131,6 +141,16 @@ class Streams:
             _keep(fields, decoded, block.kind)
         if len(connection.streams) > MOST_STREAMS:
             connection.streams.popitem(last=False)
+        self._bound(connection)
+
+    def _bound(self, newest: _Connection) -> None:
+        """Forget the connections without blocks for longest, if there are too many or if they have too many fields."""
+        entries = newest.request.entries + newest.answer.entries
+        self._entries += entries - newest.entries
+        newest.entries = entries
+        while len(self._connections) > MOST_CONNECTIONS or self._entries > MOST_ENTRIES:
+            _, oldest = self._connections.popitem(last=False)
+            self._entries -= oldest.entries
 
     def pop(self, connection: int, stream: int) -> Fields | None:
         """Return the fields of a stream that has ended; None where there are none."""
@@ -143,9 +163,9 @@ def _keep(fields: Fields, decoded: list[tuple[bytes, bytes]], kind: int) -> None
         kept = _KEPT.get(name)
         of_request = kept in ("method", "path", "traceparent")
         if kept and of_request is (kind == REQUEST_FIELDS):
-            if kept in ("content_type", "encoding") and getattr(fields, kept):
-                continue
-            setattr(fields, kept, value[:LONGEST])
+            if (of_request or kept in ("content_type", "encoding")) and getattr(fields, kept):
+                continue  # trailers change nothing
+            setattr(fields, kept, value[:LONGEST_FIELD])
 
 
 def _raw(block: FieldBlock) -> bytes:

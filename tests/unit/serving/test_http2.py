@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.serving.answer import Answer, read
+from exporter.serving import http2
+from exporter.serving.answer import LONGEST_FIELD, Answer, read
 from exporter.serving.http2 import (
     ANSWER_FIELDS,
     CONNECTION_ENDED,
-    LONGEST,
     MOST_CONNECTIONS,
     MOST_STREAMS,
     REQUEST_FIELDS,
@@ -94,7 +94,7 @@ def test_blocks_of_strangers(raws: list[tuple[int, bytes]]) -> None:
     for order, (kind, raw) in enumerate(raws):
         streams.take(block(raw, kind, order))
     found = streams.pop(1, 1) or Fields()
-    assert all(len(getattr(found, name)) <= LONGEST for name in Fields.__slots__)
+    assert all(len(getattr(found, name)) <= LONGEST_FIELD for name in Fields.__slots__)
 
 
 @given(st.data())
@@ -121,6 +121,29 @@ def test_bounds() -> None:
     assert streams.pop(7, 1) is None and streams.pop(7, MOST_STREAMS + 2)
     streams.take(block(kind=CONNECTION_ENDED, connection=7))
     assert streams.pop(7, MOST_STREAMS + 1) is None
+
+
+def test_fields_of_all_tables_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections are forgotten, the oldest first, where the tables of all have too many fields."""
+    monkeypatch.setattr(http2, "MOST_ENTRIES", 10)
+    streams, raw = Streams(), hpack.Encoder().encode([(":method", "POST"), ("a", "b"), ("c", "d"), ("e", "f")])
+    for number in range(5):
+        streams.take(block(raw, connection=number))
+    assert [None, None] == [streams.pop(0, 1), streams.pop(1, 1)] and streams.pop(2, 1)
+    for number in range(5):
+        streams.take(block(kind=CONNECTION_ENDED, connection=number))
+    for number in range(6, 9):
+        streams.take(block(raw, connection=number))
+    assert all(streams.pop(number, 1) for number in range(6, 9))
+
+
+def test_trailers_of_a_request() -> None:
+    """Trailers of a client change neither the method nor the path of its request."""
+    streams, encoder = Streams(), hpack.Encoder()
+    for order, path in enumerate(("/v1/completions", "/other")):
+        fields = [(":method", "GET" if order else "POST"), (":path", path), ("traceparent", str(order))]
+        streams.take(block(encoder.encode(fields), order=order))
+    assert Fields(b"POST", b"/v1/completions", traceparent=b"0") == streams.pop(1, 1)
 
 
 def of(fields: Fields | None, **values: int) -> Answer:
