@@ -178,10 +178,9 @@ static __always_inline bool stream_bytes(struct walk *walk, struct parser *parse
 	int byte;
 
 	if (out->first) {
-		if (!event_bytes(walk, event, out, size))
-			return false;
+		size = event_bytes(walk, event, out, size);
 		skip(walk, parser, size);
-		return true;
+		return size;
 	}
 	if (long_line(walk, parser, event, out, size))
 		return true;

@@ -30,9 +30,15 @@ static __always_inline bool before_tokens(struct event *event)
 
 static __always_inline void event_line(struct event *event, struct request *out)
 {
-	__u64 word = event->words[0];
+	__u64 word;
 	bool failed = false;
 
+	if (BEGINS(event->words[0], "\xef\xbb\xbf")) { /* a byte order mark, before the first one */
+		event->words[0] = event->words[0] >> 24 | event->words[1] << 40;
+		event->words[1] = event->words[1] >> 24 | event->words[2] << 40;
+		event->words[2] = event->words[2] >> 24 | event->words[3] << 40;
+	}
+	word = event->words[0];
 	if (BEGINS(word, "event:")) {
 		event->preamble = before_tokens(event);
 		failed = BEGINS(word, "event: e") && BEGINS(event->words[1], "rror");
@@ -105,31 +111,132 @@ static __always_inline bool last_bytes(struct walk *walk, __u64 size, __u32 *las
 	return true;
 }
 
-/* Some bytes of a stream that has sent its first token: an event is over where they end with an empty line. */
-static __always_inline bool event_bytes(struct walk *walk, struct event *event, struct request *out,
-					__u64 size)
+/* Takes the first eight bytes of an event, which may come in several pieces. False where they cannot be read. */
+static __always_inline bool event_begins(struct walk *walk, struct event *event, __u64 size)
 {
-	__u64 word = 0, now = walk->now;
-	__u32 last;
+	__u64 word = 0;
+	__u32 known, few;
 
-	if (!look(walk))
-		return false;
 	if (event->fresh) {
+		event->fresh = event->length = 0;
+		event->words[0] = 0;
+	}
+	known = event->length;
+	if (known >= 8)
+		return true;
+	few = at_most(size, 8 - known);
+	word = few < 8 ? 0 : next_word(walk);
+	if (!word && bpf_probe_read_user(&word, at_most(few, 8), (void *)(walk->base + walk->at)))
+		return false;
+	word = event->words[0] | word << 8 * known;
+	event->words[0] = word;
+	event->length = known + few;
+	event->ignored = BEGINS(word, ":") || BEGINS(word, "data: [D") || BEGINS(word, "data:[DO");
+	return true;
+}
+
+/* Whether an event ends with the newest of these four bytes. */
+static __always_inline bool is_end(__u32 last, struct request *out)
+{
+	return (out->flags & LINES && last >> 24 == '\n') || last >> 16 == 0x0a0a || last == 0x0a0d0a0d ||
+	       last >> 16 == 0x0d0d;
+}
+
+/* A search for the last event that ends among the bytes of a window. */
+struct last_end {
+	struct walk *walk;
+	struct request *out;
+	__u32 from;  /* place of the first byte, */
+	__u32 at;    /* and of a word */
+	__u32 found; /* place behind the event; 0: none yet */
+	__u32 unused;
+};
+
+/* One step of it, through five places; 1 ends it. */
+static long end_step(__u32 index, struct last_end *search)
+{
+	__u32 at = search->at;
+	__u64 word;
+
+	if (at > WINDOW - 8 || (__s32)(at - search->from) < 0)
+		return 1;
+	word = *(__u64 *)(search->walk->window + at);
+	search->at = at - 5;
+	if (!has_byte(word | 0xffffff, '\n'))
+		return 0;
+#pragma clang loop unroll(full)
+	for (int byte = 0; byte < 5; byte++) {
+		if (is_end(word >> 32, search->out)) {
+			search->found = at + 8 - byte;
+			return 1;
+		}
+		word <<= 8;
+	}
+	return 0;
+}
+
+/* How many of these bytes, with which no event ends, are up to the end of the last one that ends there: 0 if that is not
+ * among the last bytes. */
+CHECKED_ONCE __u32 last_end(struct walk *walk, struct event *event, struct request *out, __u32 size)
+{
+	struct last_end search = {.walk = walk, .out = out};
+	__u32 few = at_most(size, WINDOW), last;
+
+	if (!walk || !event || !out)
+		return 0;
+	search.from = walk->at + size - few - walk->loaded_at;
+	if (search.from >= WINDOW || search.from + few > walk->loaded) {
+		search.from = 0;
+		walk->loaded_at = walk->at + size - few;
+		walk->loaded = few;
+		if (bpf_probe_read_user(walk->window, few, (void *)(walk->base + walk->loaded_at)))
+			return walk->loaded = 0;
+	}
+	search.at = search.from + few - 8;
+	bpf_loop(WINDOW / 5, end_step, &search, 0);
+	if (search.found)
+		return search.found - search.from + size - few;
+	if (few < size)
+		return 0;
+	last = event->last_bytes;
+	for (__u32 i = 0; i < 7 && i < size; i++) { /* those in front of which are earlier ones */
+		last = last >> 8 | (__u32)(__u8)walk->window[(search.from + i) & (WINDOW - 1)] << 24;
+		if (is_end(last, out))
+			search.found = i + 1;
+	}
+	return search.found;
+}
+
+/* Takes some of the next bytes of a stream that has sent its first token, and returns how many: an event is over where
+ * they end with an empty line. Few at once of what is no event, as one may follow in the same piece. 0 where they cannot be
+ * read. */
+static __always_inline __u64 event_bytes(struct walk *walk, struct event *event, struct request *out,
+					 __u64 size)
+{
+	__u64 word, now = walk->now;
+	__u32 last, few;
+
+	if (!look(walk) || !event_begins(walk, event, size))
+		return 0;
+	if (event->ignored) {
 		word = size < 8 ? 0 : next_word(walk);
-		if (!word && bpf_probe_read_user(&word, at_most(size, 8), (void *)(walk->base + walk->at)))
-			return false;
-		event->ignored = BEGINS(word, ":") || BEGINS(word, "data: [D") || BEGINS(word, "data:[DO");
-		event->fresh = 0;
+		size = !word || has_byte(word, '\n') || has_byte(word, '\r') ? 1 : 8;
 	}
 	last = event->last_bytes;
 	if (!last_bytes(walk, size, &last))
-		return false;
+		return 0;
+	if (!is_end(last, out) && !event->ignored) {
+		few = last_end(walk, event, out, size);
+		if (few) {
+			size = few;
+			last = '\n' << 24 | '\n' << 16;
+		}
+	}
 	event->last_bytes = last;
-	if ((out->flags & LINES && last >> 24 == '\n') || last >> 16 == 0x0a0a || last == 0x0a0d0a0d ||
-	    last >> 16 == 0x0d0d) {
+	if (is_end(last, out)) {
 		if (!event->ignored)
 			event_sent(out, now);
 		event->fresh = 1;
 	}
-	return true;
+	return size;
 }
