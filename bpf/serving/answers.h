@@ -55,6 +55,12 @@ static __always_inline void begin_answer(struct connection *connection, struct w
 		walk->kept = walk->at;
 }
 
+/* Whether the request that is answered is not read to its end. */
+static __always_inline bool is_in_body(struct connection *connection)
+{
+	return connection->answered + 1 == connection->received && connection->reading.state >= CHUNK_SIZE;
+}
+
 /* Sends the record of the answer that has ended. The end of the connection may be seen on another CPU meanwhile. */
 static __always_inline void finish(struct connection *connection, enum outcome outcome, __u64 now)
 {
@@ -69,7 +75,7 @@ static __always_inline void finish(struct connection *connection, enum outcome o
 		out->end = now;
 		out->outcome = outcome;
 		out->tgid = tgid;
-		out->request_bytes = request->bytes;
+		out->request_bytes = is_in_body(connection) ? connection->reading.bytes : request->bytes;
 		out->response_bytes = connection->writing.bytes;
 		send_request(out);
 		process = bpf_map_lookup_elem(&processes, &tgid);
@@ -88,14 +94,16 @@ static __always_inline bool answer_begins(struct connection *connection, struct 
 
 	if (status == 101 && request->upgrade && connection->answered + 1 == connection->received)
 		connection->http2 = UPGRADED;
-	if (connection->http2 || (status < 200 && status != 101)) {
+	else if (status == 101)
+		connection->http2 = OTHER_PROTOCOL;
+	if (connection->http2 == UPGRADED || (status < 200 && status != 101)) {
 		connection->answering = 0;
 		parser->state = START;
 		return true;
 	}
 	parser->state = UNTIL_CLOSE;
 	if (request->head || status == 204 || status == 304 || status == 101)
-		parser->state = START; /* what follows 101 is another protocol, and gives the connection up */
+		parser->state = START;
 	else if (parser->chunked)
 		parser->state = CHUNK_SIZE;
 	else if (parser->has_length)
@@ -107,6 +115,14 @@ static __always_inline bool answer_begins(struct connection *connection, struct 
 		finish(connection, COMPLETE, walk->now);
 	}
 	return true;
+}
+
+/* The status in the first line of an answer; NO_NUMBER where it is none. */
+static __always_inline __u16 status_of(struct parser *parser)
+{
+	__u8 first = parser->line[8] - '0', second = parser->line[9] - '0', third = parser->line[10] - '0';
+
+	return first > 9 || second > 9 || third > 9 ? NO_NUMBER : first * 100 + second * 10 + third;
 }
 
 static __always_inline void answer_header(struct parser *parser, struct request *out)
@@ -130,8 +146,7 @@ static __always_inline bool answer_line(struct connection *connection, struct wa
 	if (parser->state == FIRST_LINE) {
 		if (!BEGINS(parser->words[0], "http/1."))
 			return false;
-		connection->out.status =
-		    (parser->line[8] - '0') * 100 + (parser->line[9] - '0') * 10 + (parser->line[10] - '0');
+		connection->out.status = status_of(parser);
 		parser->state = HEADERS;
 	} else if (!parser->length) {
 		return answer_begins(connection, walk);

@@ -27,6 +27,7 @@ struct sock {
 	struct socket *sk_socket;
 	int sk_err;
 	__u8 sk_shutdown;
+	__u16 sk_type;
 	__u16 sk_protocol;
 };
 struct unix_sock {
@@ -95,6 +96,12 @@ CHECKED_ONCE int end_oldest(struct connection *connection, enum outcome outcome,
 	return 0;
 }
 
+/* Whether an answer is being sent that has no other end. */
+static __always_inline bool ends_with_connection(struct connection *connection)
+{
+	return connection->answering && connection->writing.state == UNTIL_CLOSE;
+}
+
 /* Ends what is open on a connection, and forgets it. */
 CHECKED_ONCE int drop(__u64 key, enum outcome outcome)
 {
@@ -105,7 +112,7 @@ CHECKED_ONCE int drop(__u64 key, enum outcome outcome)
 		return 0;
 	if (connection->http2)
 		end_streams(connection, key, outcome, now);
-	if (connection->answering && connection->writing.state == UNTIL_CLOSE && outcome == UNTERMINATED)
+	if (ends_with_connection(connection) && outcome == UNTERMINATED)
 		finish(connection, COMPLETE, now);
 	for (int i = 0; i < MOST_PENDING && connection->answered != connection->received; i++)
 		end_oldest(connection, outcome, now);
@@ -116,11 +123,32 @@ CHECKED_ONCE int drop(__u64 key, enum outcome outcome)
 	return 0;
 }
 
-/* A connection of a process that has ended: nobody need call anything after that. */
+static __always_inline __u64 inode_of(struct sock *sk)
+{
+	struct socket_alloc *allocated = (void *)BPF_CORE_READ(sk, sk_socket);
+
+	return BPF_CORE_READ(allocated, vfs_inode.i_ino);
+}
+
+/* Whether a connection is of a Unix socket that the server has closed, which need not be seen. */
+static __always_inline bool is_of_closed(struct connection *connection, __u64 key)
+{
+	return connection->inode && connection->inode != inode_of((struct sock *)key);
+}
+
+/* Ends it. Nothing tells whether the client took an answer without another end before it was gone. */
+static __always_inline void drop_closed(struct connection *connection, __u64 key)
+{
+	drop(key, ends_with_connection(connection) ? OF_UNKNOWN : UNTERMINATED);
+}
+
+/* A connection of a process that has ended or of a Unix socket that is closed: nobody need call anything after that. */
 static long end_swept(void *map, __u64 *key, struct connection *connection, void *unused)
 {
 	if (connection->swept && !bpf_map_lookup_elem(&processes, &connection->tgid))
 		drop(*key, SERVER_GONE);
+	else if (is_of_closed(connection, *key))
+		drop_closed(connection, *key);
 	return 0;
 }
 
@@ -152,7 +180,7 @@ static __always_inline void begin_walk(struct walk *walk, __u64 key, __u64 now)
 /* Follows a piece of what was read or sent. */
 static __always_inline void follow_piece(struct connection *connection, struct walk *walk, bool sends)
 {
-	if (!walk->size)
+	if (!walk->size || connection->http2 == OTHER_PROTOCOL)
 		return;
 	walk->at = walk->loaded_at = walk->loaded = walk->kept = 0;
 	if (!connection->http2) {
@@ -160,6 +188,10 @@ static __always_inline void follow_piece(struct connection *connection, struct w
 			sent_lines(connection);
 		else
 			read_lines(connection);
+	}
+	if (connection->http2 == OTHER_PROTOCOL) {
+		add(&unreadable, 1);
+		return;
 	}
 	if (connection->http2 && !walk->failed)
 		follow_frames(connection, walk, sends);

@@ -110,8 +110,9 @@ static __always_inline void keep_tail(struct walk *walk, struct request *out)
 
 CHECKED_ONCE int keep_line(struct parser *parser, __u8 byte)
 {
-	if (!parser || byte == ' ' || byte == '\t')
+	if (!parser || ((byte == ' ' || byte == '\t') && parser->length))
 		return 0;
+	/* A line that begins with a blank is no header, but continues one (RFC 9112, 5.2). */
 	if (byte >= 'A' && byte <= 'Z')
 		byte |= 0x20;
 	if (parser->length < sizeof(parser->line))

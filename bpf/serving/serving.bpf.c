@@ -5,6 +5,10 @@
 #include "tls.bpf.h"
 
 #define PF_EXITING 4
+/* Of calls that take no bytes of the stream. */
+#define MSG_OOB 1
+#define MSG_PEEK 2
+#define MSG_ERRQUEUE 0x2000 /* what was sent, with its time */
 
 /* What was received, after the kernel has copied it. */
 SEC("raw_tp/sock_recv_length")
@@ -12,7 +16,7 @@ int on_receive(struct bpf_raw_tracepoint_args *ctx)
 {
 	int size = ctx->args[1], flags = ctx->args[2];
 
-	if (size > 0 && !(flags & MSG_PEEK))
+	if (size > 0 && !(flags & (MSG_OOB | MSG_PEEK | MSG_ERRQUEUE)))
 		on_call((void *)ctx->args[0], size, false);
 	else if (!size || size == -ECONNRESET) /* the latter where the other side left bytes unread */
 		on_unix_end((void *)ctx->args[0]);
@@ -51,6 +55,12 @@ int on_data(struct bpf_raw_tracepoint_args *ctx)
 	return 0;
 }
 
+/* Whether the client may have closed only its side, after its request: nothing that the server has sent since was refused. */
+static __always_inline bool is_half_closed(struct connection *connection)
+{
+	return connection->client_closed == BEFORE_ANSWER && ends_with_connection(connection);
+}
+
 /* The end of a TCP connection, whichever side began it. It was missed if another one begins at the socket's address: the
  * kernel leaves out a program that was interrupted on this CPU. */
 SEC("raw_tp/inet_sock_set_state")
@@ -72,13 +82,13 @@ int on_state(struct bpf_raw_tracepoint_args *ctx)
 	if (!connection)
 		return 0;
 	if (now == TCP_CLOSE_WAIT) {
-		connection->client_closed = 1;
+		connection->client_closed = connection->answering ? DURING_ANSWER : BEFORE_ANSWER;
 		return 0;
 	}
-	if (connection->client_closed || BPF_CORE_READ(sk, sk_err))
+	outcome = BPF_CORE_READ(task, flags) & PF_EXITING ? SERVER_GONE : UNTERMINATED;
+	if (BPF_CORE_READ(sk, sk_err) ||
+	    (connection->client_closed && !(outcome == UNTERMINATED && is_half_closed(connection))))
 		outcome = CLIENT_GONE;
-	else
-		outcome = BPF_CORE_READ(task, flags) & PF_EXITING ? SERVER_GONE : UNTERMINATED;
 	drop(key, outcome);
 	return 0;
 }

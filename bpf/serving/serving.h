@@ -30,6 +30,8 @@ enum outcome {
 /* LINES: a stream of JSON texts, one a line (Ollama's), which are its events; MESSAGES: of gRPC's messages. */
 enum { EVENT_STREAM = 1, ENCODED = 2, QUEUE_KNOWN = 4, FAILED_IN_STREAM = 8, LINES = 16, MESSAGES = 32 };
 
+#define NO_NUMBER 1000 /* as status of an answer */
+
 /* What a record for user space is; the others are of HTTP/2 (http2.h). */
 enum kind { REQUEST, REQUEST_FIELDS, ANSWER_FIELDS, CONNECTION_ENDED };
 
@@ -179,14 +181,17 @@ struct connection {
 	__u32 received; /* requests that were read, */
 	__u32 answered; /* and answered, */
 	__u32 answering;
-	__u32 client_closed;
-	__u8 swept; /* its end may not be seen when its process ends */
-	__u8 http2; /* enum preface */
+	__u32 client_closed; /* enum client_closed */
+	__u8 swept;	     /* its end may not be seen when its process ends */
+	__u8 http2;	     /* enum preface */
 	__u8 unused[6];
 };
 
-/* How a connection became one of HTTP/2. */
-enum preface { NO_PREFACE, PRIOR_KNOWLEDGE, UPGRADED };
+/* How a connection became one of HTTP/2, or of another protocol, which is not followed. */
+enum preface { NO_PREFACE, PRIOR_KNOWLEDGE, UPGRADED, OTHER_PROTOCOL };
+
+/* When the client closed its side: before the answer it may be to say that no further request comes. */
+enum client_closed { NOT_CLOSED, DURING_ANSWER, BEFORE_ANSWER };
 
 /* The first eight bytes of a text. */
 #define BYTE_(text, i) ((__u64)(__u8)(text "\0\0\0\0\0\0\0\0")[i] << 8 * (i))

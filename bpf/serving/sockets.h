@@ -4,7 +4,7 @@
 #include "rings.h"
 #include "tls_calls.h"
 
-#define MSG_PEEK 2
+#define SOCK_STREAM 1
 #define SHUT_BOTH 3
 #define TCP_SYN_RECV 3
 #define TCP_FIN_WAIT1 4
@@ -24,13 +24,27 @@ struct message {
 	__u64 pieces;
 };
 
-/* The system calls by number, and their first two arguments. */
+/* The system calls by number, and their first three arguments. */
 #if defined(__TARGET_ARCH_x86)
 #define USER_CS 0x33
-enum { READ = 0, WRITE = 1, READV = 19, WRITEV = 20, SENDTO = 44, RECVFROM = 45, SENDMSG = 46, RECVMSG = 47 };
+enum {
+	READ = 0,
+	WRITE = 1,
+	READV = 19,
+	WRITEV = 20,
+	SENDTO = 44,
+	RECVFROM = 45,
+	SENDMSG = 46,
+	RECVMSG = 47,
+	RECVMMSG = 299,
+	SENDMMSG = 307,
+	PREADV2 = 327,
+	PWRITEV2 = 328
+};
 #define CALL_OF(regs) ((regs)->cs == USER_CS ? (regs)->orig_rax : ~0ul)
 #define FIRST_OF(regs) ((regs)->rdi)
 #define SECOND_OF(regs) ((regs)->rsi)
+#define THIRD_OF(regs) ((regs)->rdx)
 #else
 enum {
 	READ = 63,
@@ -40,11 +54,16 @@ enum {
 	SENDTO = 206,
 	RECVFROM = 207,
 	SENDMSG = 211,
-	RECVMSG = 212
+	RECVMSG = 212,
+	RECVMMSG = 243,
+	SENDMMSG = 269,
+	PREADV2 = 286,
+	PWRITEV2 = 287
 };
 #define CALL_OF(regs) ((regs)->user_regs.regs[8])
 #define FIRST_OF(regs) ((regs)->orig_x0)
 #define SECOND_OF(regs) ((regs)->user_regs.regs[1])
+#define THIRD_OF(regs) ((regs)->user_regs.regs[2])
 #endif
 
 /* A bit for each port at which a followed process was seen to read a request. */
@@ -97,20 +116,14 @@ static __always_inline void on_unix_end(struct sock *sk)
 		drop(key, outcome);
 }
 
-static __always_inline __u64 inode_of(struct sock *sk)
-{
-	struct socket_alloc *allocated = (void *)BPF_CORE_READ(sk, sk_socket);
-
-	return BPF_CORE_READ(allocated, vfs_inode.i_ino);
-}
-
 /* A connection that begins with these bytes; NULL if they are no request. */
 static __always_inline struct connection *new_connection(struct sock *sk, __u64 base, __u32 size, __u32 tgid)
 {
 	struct connection *connection;
 	__u64 key = (__u64)sk;
 
-	if (BPF_CORE_READ(sk, __sk_common.skc_state) == TCP_CLOSE || !begins_request(base, size))
+	if (BPF_CORE_READ(sk, __sk_common.skc_state) == TCP_CLOSE ||
+	    BPF_CORE_READ(sk, sk_type) != SOCK_STREAM || !begins_request(base, size))
 		return NULL;
 	connection = lookup_or_init(connections, &key, &no_connection);
 	if (connection) {
@@ -120,8 +133,8 @@ static __always_inline struct connection *new_connection(struct sock *sk, __u64 
 			connection->inode = inode_of(sk);
 		} else {
 			note_port(sk);
-			connection->client_closed =
-			    BPF_CORE_READ(sk, __sk_common.skc_state) == TCP_CLOSE_WAIT;
+			if (BPF_CORE_READ(sk, __sk_common.skc_state) == TCP_CLOSE_WAIT)
+				connection->client_closed = BEFORE_ANSWER;
 		}
 	}
 	return connection;
@@ -169,15 +182,18 @@ static long sent_piece(__u32 index, struct steps *steps)
 }
 
 /* Finds the bytes that a system call moved. False if it is another call. */
-static __always_inline bool find_call_bytes(__u64 call, __u64 second, bool sends, struct place *place)
+static __always_inline bool find_call_bytes(struct pt_regs *regs, bool sends, struct place *place)
 {
+	__u64 call = CALL_OF(regs), second = SECOND_OF(regs);
 	struct message message;
 
 	if (call == (sends ? WRITE : READ) || call == (sends ? SENDTO : RECVFROM)) {
 		place->base = second;
-	} else if (call == (sends ? WRITEV : READV)) {
+	} else if (call == (sends ? WRITEV : READV) || call == (sends ? PWRITEV2 : PREADV2)) {
 		place->iov = second;
-	} else if (call == (sends ? SENDMSG : RECVMSG)) {
+	} else if (call == (sends ? SENDMSG : RECVMSG) ||
+		   (call == (sends ? SENDMMSG : RECVMMSG) && (__u32)THIRD_OF(regs) == 1)) {
+		/* Of several messages in a call it is not known which one was moved. */
 		if (!read_user(&message, second))
 			return false;
 		place->iov = message.iov;
@@ -200,7 +216,7 @@ static __always_inline bool find_bytes(struct sock *sk, struct task_struct *task
 		add(&ring_calls_unread, 1);
 		return false;
 	}
-	return find_call_bytes(CALL_OF(regs), SECOND_OF(regs), sends, place);
+	return find_call_bytes(regs, sends, place);
 }
 
 static __always_inline void take_arrival(struct walk *walk, struct sock *sk)
@@ -222,9 +238,8 @@ static __always_inline struct connection *known_connection(struct sock *sk)
 	__u64 key = (__u64)sk;
 	struct connection *connection = bpf_map_lookup_elem(&connections, &key);
 
-	if (connection && connection->inode && connection->inode != inode_of(sk)) {
-		/* Of a Unix socket that the server has closed before the end of its answer. */
-		drop(key, UNTERMINATED);
+	if (connection && is_of_closed(connection, key)) {
+		drop_closed(connection, key);
 		return NULL;
 	}
 	return connection;
@@ -282,7 +297,7 @@ static __always_inline void on_call(struct sock *sk, __u32 size, bool sends)
 	if (!may_be_followed(tgid))
 		return;
 	connection = known_connection(sk);
-	if (sends && !connection)
+	if (connection ? connection->http2 == OTHER_PROTOCOL : sends)
 		return;
 	if (!(connection && connection->tgid == tgid) && !is_followed(tgid))
 		return;

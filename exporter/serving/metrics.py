@@ -36,7 +36,8 @@ TIME_PER_OUTPUT_TOKEN = Metric(
 REQUESTS = Metric(
     "gen_ai.server.requests",
     "Requests that ended, by status of the answer; none: the connection ended before an answer. For gRPC: the name of "
-    "the gRPC status (OK, UNAVAILABLE); unknown where the fields of an HTTP/2 connection could not be decoded.",
+    "the gRPC status (OK, UNAVAILABLE); unknown where the fields of an HTTP/2 connection could not be decoded, or where "
+    "the status is no number from 100 to 599.",
     Kind.COUNTER,
     labels=(*_MODEL, "status"),
     process=True,
@@ -45,8 +46,8 @@ ABORTED = Metric(
     "gen_ai.server.requests.aborted",
     "Requests without a complete answer, by reason: client_gone (the client closed or reset the connection), "
     "server_gone (the process ended), unterminated (the server closed the connection in the middle of the answer), "
-    "unreadable (bytes that are not HTTP/1.1 or HTTP/2, or that the exporter could not read), unknown (over TLS, "
-    "where neither a shutdown nor the end of a socket was seen).",
+    "unreadable (bytes that are not HTTP/1.1 or HTTP/2, or that the exporter could not read), unknown (over TLS and "
+    "Unix sockets, where neither a shutdown nor the end of a socket was seen).",
     Kind.COUNTER,
     labels=(*_MODEL, "reason"),
     process=True,
@@ -74,7 +75,7 @@ TOKENS = Metric(
 )
 REQUEST_BYTES = Metric(
     "gen_ai.server.request.size",
-    "Bytes of the requests that ended, heads included. For HTTP/2: as compressed, without frame headers.",
+    "Bytes that were read of the requests that ended, heads included. For HTTP/2: as compressed, without frame headers.",
     Kind.COUNTER,
     "By",
     labels=_MODEL,
@@ -136,8 +137,8 @@ UNREADABLE = Metric(
 )
 UNREAD_CALLS = Metric(
     "llm.serving.socket.calls.unread",
-    "Socket calls of followed processes with unread bytes: sendfile, splice, sendmmsg, recvmmsg, and calls by io_uring "
-    "that are not followed.",
+    "Socket calls of followed processes with unread bytes: sendfile, splice, sendmmsg and recvmmsg of several messages, "
+    "and calls by io_uring that are not followed.",
     Kind.COUNTER,
 )
 _OF_ENGINE = ("model", "engine")
