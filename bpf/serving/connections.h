@@ -136,7 +136,7 @@ static __always_inline bool is_of_closed(struct connection *connection, __u64 ke
 	return connection->inode && connection->inode != inode_of((struct sock *)key);
 }
 
-/* Ends it. Nothing tells whether the client took an answer without another end before it was gone. */
+/* Ends it. Whether the client took an answer without another end before it was gone is not known. */
 static __always_inline void drop_closed(struct connection *connection, __u64 key)
 {
 	drop(key, ends_with_connection(connection) ? OF_UNKNOWN : UNTERMINATED);

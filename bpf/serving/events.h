@@ -135,6 +135,23 @@ static __always_inline bool event_begins(struct walk *walk, struct event *event,
 	return true;
 }
 
+/* How many bytes of the window are before the next end of a line, in eights; 1 if that is near. */
+CHECKED_ONCE __u32 line_bytes_here(struct walk *walk)
+{
+	__u32 offset, end;
+	__u64 word;
+
+	if (!walk)
+		return 1;
+	offset = end = walk->at - walk->loaded_at;
+	for (int i = 0; i < WINDOW / 8 && end <= WINDOW - 8 && end + 8 <= walk->loaded; i++, end += 8) {
+		word = *(__u64 *)(walk->window + end);
+		if (has_byte(word, '\n') || has_byte(word, '\r'))
+			break;
+	}
+	return end > offset ? end - offset : 1;
+}
+
 /* Whether an event ends with the newest of these four bytes. */
 static __always_inline bool is_end(__u32 last, struct request *out)
 {
@@ -213,15 +230,13 @@ CHECKED_ONCE __u32 last_end(struct walk *walk, struct event *event, struct reque
 static __always_inline __u64 event_bytes(struct walk *walk, struct event *event, struct request *out,
 					 __u64 size)
 {
-	__u64 word, now = walk->now;
+	__u64 now = walk->now;
 	__u32 last, few;
 
 	if (!look(walk) || !event_begins(walk, event, size))
 		return 0;
-	if (event->ignored) {
-		word = size < 8 ? 0 : next_word(walk);
-		size = !word || has_byte(word, '\n') || has_byte(word, '\r') ? 1 : 8;
-	}
+	if (event->ignored)
+		size = at_most(size, line_bytes_here(walk));
 	last = event->last_bytes;
 	if (!last_bytes(walk, size, &last))
 		return 0;

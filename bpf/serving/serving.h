@@ -190,7 +190,7 @@ struct connection {
 /* How a connection became one of HTTP/2, or of another protocol, which is not followed. */
 enum preface { NO_PREFACE, PRIOR_KNOWLEDGE, UPGRADED, OTHER_PROTOCOL };
 
-/* When the client closed its side: before the answer it may be to say that no further request comes. */
+/* When the client closed its side. Before the answer it may still read. */
 enum client_closed { NOT_CLOSED, DURING_ANSWER, BEFORE_ANSWER };
 
 /* The first eight bytes of a text. */

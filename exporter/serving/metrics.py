@@ -36,7 +36,7 @@ TIME_PER_OUTPUT_TOKEN = Metric(
 REQUESTS = Metric(
     "gen_ai.server.requests",
     "Requests that ended, by status of the answer; none: the connection ended before an answer. For gRPC: the name of "
-    "the gRPC status (OK, UNAVAILABLE); unknown where the fields of an HTTP/2 connection could not be decoded, or where "
+    "the gRPC status (OK, UNAVAILABLE); unknown where the fields of an HTTP/2 connection could not be decoded, or if "
     "the status is no number from 100 to 599.",
     Kind.COUNTER,
     labels=(*_MODEL, "status"),
@@ -75,7 +75,7 @@ TOKENS = Metric(
 )
 REQUEST_BYTES = Metric(
     "gen_ai.server.request.size",
-    "Bytes that were read of the requests that ended, heads included. For HTTP/2: as compressed, without frame headers.",
+    "Bytes read of the requests that ended, heads included. For HTTP/2: as compressed, without frame headers.",
     Kind.COUNTER,
     "By",
     labels=_MODEL,
@@ -137,8 +137,8 @@ UNREADABLE = Metric(
 )
 UNREAD_CALLS = Metric(
     "llm.serving.socket.calls.unread",
-    "Socket calls of followed processes with unread bytes: sendfile, splice, sendmmsg and recvmmsg of several messages, "
-    "and calls by io_uring that are not followed.",
+    "Socket calls of followed processes with unread bytes: sendfile, splice, sendmmsg and recvmmsg of several messages, and "
+    "calls by io_uring that are not followed.",
     Kind.COUNTER,
 )
 _OF_ENGINE = ("model", "engine")
