@@ -35,21 +35,21 @@ int on_send(struct bpf_raw_tracepoint_args *ctx)
 	return 0;
 }
 
-/* Bytes have come to a socket of a followed server. */
-SEC("raw_tp/sk_data_ready")
-int on_data(struct bpf_raw_tracepoint_args *ctx)
+/* Bytes have come to a socket of a followed server. Run at arrivals on all sockets: its fields are read without a call. */
+SEC("tp_btf/sk_data_ready")
+int on_data(__u64 *ctx)
 {
-	struct sock *sk = (void *)ctx->args[0];
+	struct sock *sk = (void *)ctx[0];
 	__u64 key = (__u64)sk;
 	bool of_tcp;
 
 	if (!serves_tcp && !serves_unix)
 		return 0;
-	if (BPF_CORE_READ(sk, __sk_common.skc_family) == AF_UNIX) {
+	if (sk->__sk_common.skc_family == AF_UNIX) {
 		if (serves_unix && bpf_map_lookup_elem(&connections, &key))
 			note_arrival(key, false, 0);
-	} else if (serves(sk)) {
-		of_tcp = BPF_CORE_READ(sk, sk_protocol) == IPPROTO_TCP;
+	} else if (serves(sk->__sk_common.skc_num)) {
+		of_tcp = sk->sk_protocol == IPPROTO_TCP;
 		note_arrival(key, of_tcp, of_tcp ? BPF_CORE_READ((struct tcp_sock *)sk, rcv_nxt) : 0);
 	}
 	return 0;

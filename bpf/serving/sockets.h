@@ -74,9 +74,8 @@ __u32 serves_tcp = 0, serves_unix = 0;
 /* Socket calls of followed processes that moved bytes which are not read: sendfile, splice, sendmmsg. */
 __u64 unread_calls = 0;
 
-static __always_inline bool serves(struct sock *sk)
+static __always_inline bool serves(__u16 port)
 {
-	__u16 port = BPF_CORE_READ(sk, __sk_common.skc_num);
 	__u32 word = port >> 6;
 	__u64 *bits = bpf_map_lookup_elem(&ports, &word);
 
