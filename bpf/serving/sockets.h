@@ -121,8 +121,8 @@ static __always_inline struct connection *new_connection(struct sock *sk, __u64 
 	struct connection *connection;
 	__u64 key = (__u64)sk;
 
-	if (BPF_CORE_READ(sk, __sk_common.skc_state) == TCP_CLOSE ||
-	    BPF_CORE_READ(sk, sk_type) != SOCK_STREAM || !begins_request(base, size))
+	if (!begins_request(base, size) || BPF_CORE_READ(sk, __sk_common.skc_state) == TCP_CLOSE ||
+	    BPF_CORE_READ(sk, sk_type) != SOCK_STREAM)
 		return NULL;
 	connection = lookup_or_init(connections, &key, &no_connection);
 	if (connection) {

@@ -116,8 +116,8 @@ def test_events_over_writes(
     parts = [text[at : at + size] for at in range(0, len(text), size)]
     whole = [b"".join(parts[: count + 1]).count(b"}" + 2 * ends) for count in range(len(parts))]
     _, server = sides
-    post(sides, POST, CHUNKED + chunk(TOKEN))
     before = time.monotonic()
+    post(sides, POST, CHUNKED + chunk(TOKEN))
     for part in parts:
         server.sendall(chunk(part))
     server.sendall(b"0\r\n\r\n")
