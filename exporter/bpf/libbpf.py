@@ -80,6 +80,11 @@ class Program:
         return info.run_time_ns, info.run_cnt
 
 
+def lacks_tracepoint(error: BpfError) -> bool:
+    """Return whether an object failed to load because the kernel has no such tracepoint: it is older."""
+    return error.errno == errno.ESRCH and "failed to find kernel BTF type ID" in str(error)
+
+
 class Object:
     """A compiled BPF object, loaded into the kernel; a context manager.
 

@@ -6,11 +6,12 @@ import errno
 import os
 import platform
 import select
+from collections.abc import Iterable
 from pathlib import Path
 
 from exporter import descriptors
 from exporter.bpf import multi, object_path, privileges
-from exporter.bpf.libbpf import BpfError, Object
+from exporter.bpf.libbpf import BpfError, Object, lacks_tracepoint
 from exporter.bpf.native import INSTALL, NOT_SUPPORTED, library
 from exporter.bpf.safety import try_return_probes
 from exporter.bpf.watch import Watch
@@ -57,15 +58,25 @@ def objects(_: Settings) -> Answer:
     if not objects:
         missing = f"there are no compiled probes for {platform.machine()} in {folder}"
         return Status.FAIL, missing, "run make setup, or install the package again"
+    loaded, newer = [], []
     for path in objects:
         try:
             Object(path).close()
+            loaded.append(path)
         except BpfError as error:
+            if lacks_tracepoint(error):
+                newer.append(path)
+                continue
             lines = str(error).splitlines()
             reason = lines[0] if error.errno in _REFUSED else "\n".join(lines)
             return Status.FAIL, f"Linux {platform.release()} rejects {path.name}: {reason}", remedy(error)
-    names = ", ".join(path.name.removesuffix(".bpf.o") for path in objects)
-    return Status.OK, f"Linux {platform.release()} loads every probe ({names})"
+    if newer:
+        return Status.INFO, f"Linux {platform.release()} loads {_names(loaded)}; {_names(newer)} needs a newer kernel"
+    return Status.OK, f"Linux {platform.release()} loads every probe ({_names(loaded)})"
+
+
+def _names(objects: Iterable[Path]) -> str:
+    return ", ".join(path.name.removesuffix(".bpf.o") for path in objects)
 
 
 def lockdown(settings: Settings) -> Answer:

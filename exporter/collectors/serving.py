@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from exporter import pid_namespace
 from exporter.bpf import object_path, privileges
 from exporter.bpf.events import Events
-from exporter.bpf.libbpf import BpfError, Link, Object
+from exporter.bpf.libbpf import BpfError, Link, Object, lacks_tracepoint
 from exporter.bpf.library import GPU_SYMBOLS, Library
 from exporter.bpf.maps import MAP_FULL
 from exporter.bpf.native import not_started
@@ -111,7 +111,8 @@ class Serving:
             constants = {"all_processes": self._all, "tls": tls}
             self.object = Object(object_path(self.name), constants=constants, without=() if tls else PROGRAMS)
         except BpfError as error:
-            raise not_started("requests of LLM servers cannot be followed", error) from error
+            newer = " (Linux 6.3 can)" if lacks_tracepoint(error) else ""
+            raise not_started(f"requests of LLM servers cannot be followed{newer}", error) from error
         try:
             for program in _PROGRAMS:
                 links.append(self.object.programs[program].attach())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import socket
 import struct
@@ -12,6 +13,9 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
+from exporter.bpf.libbpf import BpfError
+from exporter.collectors import serving
+from exporter.model import Unavailable
 from exporter.serving.answer import Answer
 from tests.bpf.fixtures import once
 from tests.bpf.serving_node import Observed, observe
@@ -351,3 +355,22 @@ def test_a_reset_by_the_server(observed: Observed, answers: Callable[[int], list
     [seen] = answers(1)
 
     assert "unterminated" == seen.aborted
+
+
+def test_a_kernel_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reason of a kernel without a tracepoint names the version that has it; other failures do not."""
+
+    def fail(reason: str) -> Callable[..., None]:
+        def refuse(*_: object, **__: object) -> None:
+            raise BpfError(errno.ESRCH, f"load serving.bpf.o: No such process\n{reason}")
+
+        return refuse
+
+    named = []
+    for reason in ("prog 'on_data': failed to find kernel BTF type ID of 'sk_data_ready': -3", "no kernel BTF"):
+        monkeypatch.setattr(serving, "Object", fail(reason))
+        with pytest.raises(Unavailable) as raised, observe():
+            pass
+        named.append("(Linux 6.3 can)" in str(raised.value))
+
+    assert [True, False] == named

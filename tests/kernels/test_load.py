@@ -78,12 +78,15 @@ LOAD = """
 import os
 from pathlib import Path
 from exporter.bpf.libbpf import BpfError, Object
+without = ("on_data",) if os.uname().release.startswith("6.1.") else ()  # its tracepoint is new in 6.3
 found = sorted(Path("exporter/bpf/objects", os.uname().machine).glob("*.o"))
 for path in found:
     try:
-        Object(path).close()
         if path.name == "serving.bpf.o":
-            Object(path, constants={"tls": 1}).close()
+            Object(path, without=without).close()
+            Object(path, constants={"tls": 1}, without=without).close()
+        else:
+            Object(path).close()
         print(path.name, "loaded")
     except BpfError as error:
         print(path.name, str(error)[-900:])

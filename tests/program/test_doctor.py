@@ -175,6 +175,25 @@ def test_what_the_kernel_refuses(
     assert "load it: oh" in found["new processes"].summary and "more" not in found["new processes"].summary
 
 
+def test_a_kernel_without_a_tracepoint(node: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object that needs a newer kernel is named, and is no failure; without the kernel's types it is one."""
+    reasons = ["prog 'on_data': failed to find kernel BTF type ID of 'sk_data_ready': -3", "no valid kernel BTF"]
+
+    class Loaded:
+        def __init__(self, path: Path) -> None:
+            if path.name == "serving.bpf.o":
+                raise BpfError(errno.ESRCH, f"load {path}: No such process\n{reasons.pop(0)}")
+
+        def close(self) -> None:
+            """Nothing is loaded."""
+
+    monkeypatch.setattr(checks.kernel, "Object", Loaded)
+    found = [checks.kernel.objects(node) for _ in range(2)]
+
+    assert [Status.INFO, Status.FAIL] == [it[0] for it in found]
+    assert found[0][1].endswith("serving needs a newer kernel") and "no valid kernel BTF" in found[1][1]
+
+
 @pytest.mark.parametrize(
     ("missing", "dependent"),
     [
