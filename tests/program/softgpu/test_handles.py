@@ -130,3 +130,43 @@ def test_registrations_that_overlap(start: Start) -> None:
     calls = ", ".join(register.format(*it) for it in ((8192, 4096), (0, 1 << 16), (4096, 4097), (0, 8192)))
     assert [0, 712, 712, 0] == process.run(f"out = [{calls}]")
     assert {"pinned_host": 4096 + 8192} == process.counts.memory
+
+
+ISSUED = {
+    "cuLaunchKernel": "function, *[1] * 6, 0, stream, None, None",
+    "cuLaunchHostFunc": "stream, C.CFUNCTYPE(None, vp)(lambda _: None), None",
+    "cuMemAllocAsync": "C.byref(u64()), size(4096), stream",
+    "cuMemFreeAsync": "memory, stream",
+    "cuMemcpyHtoDAsync_v2": "memory, b'0123', size(4), stream",
+    "cuMemsetD8Async": "memory, 0, size(4), stream",
+    "cuEventRecord": "event, stream",
+    "cuStreamWaitEvent": "stream, event, 0",
+    "cuGraphLaunch": "executable, stream",
+    "cuStreamGetPriority": "stream, C.byref(C.c_int())",
+    "cuStreamIsCapturing": "stream, C.byref(C.c_int())",
+}
+
+
+@pytest.mark.parametrize("function", ISSUED)
+@pytest.mark.parametrize("end", ["cu.cuStreamDestroy_v2(stream)", "cu.cuCtxDestroy_v2(held); context()"])
+def test_nothing_is_issued_to_an_ended_stream(start: Start, function: str, end: str) -> None:
+    """A stream ends with its context too. Its handle may be that of another stream afterwards."""
+    process = start()
+    process.run(
+        f"{MADE}held = new(vp, cu.cuCtxGetCurrent); function = C.create_string_buffer(8)\n"
+        "event = new(vp, cu.cuEventCreate, 0)\n"
+        "memory = new(u64, cu.cuMemAllocAsync, size(4096), None); stream = new(vp, cu.cuStreamCreate, 0)\n"
+        "executable = new(vp, cu.cuGraphInstantiateWithFlags, graph, u64(0))"
+    )
+    process.run(f"{end}\ndef call(): return cu.{function}({ISSUED[function]})")
+    assert INVALID_HANDLE == process.run("out = call()")
+    assert 0 == process.run("stream = new(vp, cu.cuStreamCreate, 0); out = call()")
+
+
+def test_priorities(start: Start) -> None:
+    """A priority outside the range becomes its end."""
+    process = start()
+    process.run("context(); value = C.c_int()")
+    for wanted, got in ((-9, -5), (-5, -5), (-1, -1), (0, 0), (3, 0)):
+        made = f"stream = new(vp, cu.cuStreamCreateWithPriority, 1, {wanted})"
+        assert got == process.run(f"{made}; ok(cu.cuStreamGetPriority(stream, C.byref(value))); out = value.value")

@@ -168,6 +168,8 @@ static CUresult describe(CUstream stream, int *status, uint64_t *id, CUgraph *gr
 {
 	struct capture *into = capture_of(stream);
 
+	if (unusable_stream(stream))
+		return INVALID_HANDLE;
 	*status = !into ? CAPTURE_NONE : into->invalidated ? CAPTURE_IS_INVALIDATED : CAPTURE_ACTIVE;
 	if (into && id)
 		*id = into->first->id;

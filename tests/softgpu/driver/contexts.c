@@ -84,6 +84,7 @@ static CUresult let_go(CUcontext context)
 	pthread_mutex_lock(&lock);
 	held = context->holders > 0;
 	if (held && !--context->holders) {
+		end_streams(context);
 		release_context(context);
 		give_room(context->device);
 	}
@@ -165,6 +166,7 @@ API CUresult cuCtxDestroy_v2(CUcontext context)
 		return COUNTED(INVALID_CONTEXT);
 	if (bound() == context)
 		depth--;
+	end_streams(context);
 	release_context(context);
 	give_room(context->device);
 	return COUNTED(SUCCESS);
@@ -195,6 +197,7 @@ API CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
 	COUNT;
 	if (device < 0 || device >= device_count())
 		return COUNTED(INVALID_DEVICE);
+	end_streams(&primaries[device]);
 	release_context(&primaries[device]);
 	return COUNTED(SUCCESS);
 }

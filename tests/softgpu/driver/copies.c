@@ -82,8 +82,8 @@ static CUresult copy_later(struct end to, struct end from, uint64_t bytes, CUstr
 {
 	if (HOLLOW)
 		return SUCCESS;
-	if (unusable())
-		return unusable();
+	if (unusable() ?: unusable_stream(stream))
+		return unusable() ?: INVALID_HANDLE;
 	if (!captured(stream, NODE_COPY))
 		return copy(to, from, bytes);
 	note("recorded", to, from, bytes);
@@ -132,8 +132,8 @@ static CUresult copy_3d(const CUcopy3D *it, CUstream stream, int later)
 
 	if (HOLLOW)
 		return it ? SUCCESS : INVALID_VALUE;
-	if (unusable())
-		return unusable();
+	if (unusable() ?: unusable_stream(stream))
+		return unusable() ?: INVALID_HANDLE;
 	if (a->type == MEMORY_ARRAY || b->type == MEMORY_ARRAY)
 		return NOT_SUPPORTED;
 	if (!is_type(a->type) || !is_type(b->type))
@@ -212,8 +212,8 @@ BOTH(cuMemcpy3DWithAttributesAsync, _ptsz, (void *it, unsigned long long flags, 
 
 static CUresult fill(CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream)
 {
-	if (unusable())
-		return unusable();
+	if (unusable() ?: unusable_stream(stream))
+		return unusable() ?: INVALID_HANDLE;
 	if (!is_accessible(to, bytes))
 		return INVALID_VALUE;
 	if (!captured(stream, NODE_FILL) && !HOLLOW)
@@ -223,8 +223,8 @@ static CUresult fill(CUdeviceptr to, unsigned char value, size_t bytes, CUstream
 
 static CUresult fill_words(CUdeviceptr to, unsigned value, size_t words, CUstream stream)
 {
-	if (unusable())
-		return unusable();
+	if (unusable() ?: unusable_stream(stream))
+		return unusable() ?: INVALID_HANDLE;
 	if (to % sizeof(unsigned) || !is_accessible(to, words * sizeof(unsigned)))
 		return INVALID_VALUE;
 	if (!captured(stream, NODE_FILL) && !HOLLOW)

@@ -27,7 +27,7 @@ static CUresult record(CUevent event, CUstream stream)
 {
 	uint64_t end, at = now();
 
-	if (!is_valid(event))
+	if (!is_valid(event) || unusable_stream(stream))
 		return INVALID_HANDLE;
 	end = stream_end(stream);
 	event->capture = capture_of(stream);
@@ -61,7 +61,7 @@ API CUresult cuEventSynchronize(CUevent event)
 
 static CUresult wait_for(CUevent event, CUstream stream)
 {
-	if (!is_valid(event))
+	if (!is_valid(event) || unusable_stream(stream))
 		return INVALID_HANDLE;
 	join_capture(stream, event->capture);
 	delay(stream, __atomic_load_n(&event->at, __ATOMIC_RELAXED));

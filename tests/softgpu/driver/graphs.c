@@ -192,8 +192,8 @@ static CUresult launch(CUgraphExec executable, CUstream stream)
 		return SUCCESS;
 	if (!is_handle(HANDLE_EXECUTABLE, executable))
 		return INVALID_VALUE;
-	if (unusable())
-		return unusable();
+	if (unusable() ?: unusable_stream(stream))
+		return unusable() ?: INVALID_HANDLE;
 	if (!executable->launched && !take_work(&executable->work))
 		return OUT_OF_MEMORY;
 	executable->launched = 1;

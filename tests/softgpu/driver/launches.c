@@ -7,8 +7,8 @@ static CUresult launch(CUfunction function, CUstream stream)
 		return SUCCESS;
 	if (!function)
 		return INVALID_HANDLE;
-	if (unusable())
-		return unusable();
+	if (unusable() ?: unusable_stream(stream))
+		return unusable() ?: INVALID_HANDLE;
 	if (!captured(stream, NODE_KERNEL))
 		occupy(stream, kernel_ns());
 	return SUCCESS;

@@ -172,8 +172,8 @@ static CUresult allocate_in_graph(CUmemoryPool pool, CUdeviceptr *address, size_
 
 static CUresult allocate_of(CUmemoryPool pool, CUdeviceptr *address, size_t bytes, CUstream stream)
 {
-	if (unusable())
-		return unusable();
+	if (unusable() ?: unusable_stream(stream))
+		return unusable() ?: INVALID_HANDLE;
 	if (!HOLLOW && pool && !is_pool(pool))
 		return INVALID_VALUE;
 	if (!pool && HOLLOW)
@@ -188,7 +188,7 @@ BOTH(cuMemAllocAsync, _ptsz, (CUdeviceptr * address, size_t bytes, CUstream stre
 BOTH(cuMemAllocFromPoolAsync, _ptsz, (CUdeviceptr * address, size_t bytes, CUmemoryPool pool, CUstream stream),
      allocate_of(pool, address, bytes, stream))
 BOTH(cuMemFreeAsync, _ptsz, (CUdeviceptr address, CUstream stream),
-     captured(stream, NODE_FREE) ? SUCCESS : release(address, OF_DEVICE))
+     unusable_stream(stream) ?: captured(stream, NODE_FREE) ? SUCCESS : release(address, OF_DEVICE))
 
 API CUresult cuMemHostAlloc(void **address, size_t bytes, unsigned flags)
 {

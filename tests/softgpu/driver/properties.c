@@ -33,9 +33,9 @@ API CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
 {
 	COUNT;
 	if (least)
-		*least = 0;
+		*least = LEAST_PRIORITY;
 	if (greatest)
-		*greatest = -5;
+		*greatest = GREATEST_PRIORITY;
 	return COUNTED(SUCCESS);
 }
 

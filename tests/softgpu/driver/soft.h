@@ -33,6 +33,7 @@ struct context {
 	size_t limits[16];
 	uint64_t busy_until; /* of all its streams, in ns of CLOCK_MONOTONIC */
 	uint64_t legacy;     /* of the legacy stream */
+	struct stream *streams;
 };
 CUcontext bound(void);   /* the thread's; NULL without one */
 CUcontext current(void); /* to which its calls belong */
@@ -108,11 +109,16 @@ struct stream {
 	uint64_t id, busy_until;
 	struct capture *capture; /* that it is part of */
 	CUstream next_joined;
+	int alive;
+	CUstream next, previous; /* of its context's */
 };
 uint64_t now(void);
 void sleep_until(uint64_t at);
 uint64_t stream_end(CUstream stream);
 CUdevice device_of_stream(CUstream stream);
+CUresult unusable_stream(CUstream stream); /* why nothing can be issued to it, 0 if it can */
+void end_streams(CUcontext context);
+enum { GREATEST_PRIORITY = -5, LEAST_PRIORITY = 0 };
 uint64_t kernel_ns(void);
 void occupy(CUstream stream, uint64_t ns);
 void delay(CUstream stream, uint64_t until);

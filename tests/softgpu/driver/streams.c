@@ -100,16 +100,71 @@ void occupy(CUstream stream, uint64_t ns)
 		note_busy((own(stream) ? stream->context : current())->device, begin, begin + ns);
 }
 
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the streams of contexts */
+static CUstream unused; /* the memory of destroyed streams stays theirs: a call may still have one */
+
+static void link_stream(CUstream stream, CUcontext context)
+{
+	stream->next = context->streams;
+	if (stream->next)
+		stream->next->previous = stream;
+	context->streams = stream;
+}
+
+static void unlink_stream(CUstream stream)
+{
+	if (stream->next)
+		stream->next->previous = stream->previous;
+	*(stream->previous ? &stream->previous->next : &stream->context->streams) = stream->next;
+}
+
+static int within(int value, int least, int most)
+{
+	return value < least ? least : value > most ? most : value;
+}
+
 static CUresult create(CUstream *stream, unsigned flags, int priority)
 {
 	static uint64_t next_id = 3;
+	CUstream it;
 
 	if (unusable())
 		return unusable();
-	*stream = hold_handle(HANDLE_STREAM, calloc(1, sizeof(**stream)));
-	**stream = (struct stream){.context = current(), .flags = flags, .priority = priority,
-				   .id = __atomic_fetch_add(&next_id, 1, __ATOMIC_RELAXED)};
+	pthread_mutex_lock(&lock);
+	it = unused ?: calloc(1, sizeof(*it));
+	if (unused)
+		unused = it->next;
+	*it = (struct stream){.context = current(), .flags = flags, .id = next_id++, .alive = 1,
+			      .priority = within(priority, GREATEST_PRIORITY, LEAST_PRIORITY)};
+	link_stream(it, current());
+	*stream = hold_handle(HANDLE_STREAM, it);
+	pthread_mutex_unlock(&lock);
 	return SUCCESS;
+}
+
+static CUresult destroy(CUstream stream)
+{
+	if (!let_go_handle(HANDLE_STREAM, stream))
+		return INVALID_HANDLE;
+	leave_capture(stream);
+	pthread_mutex_lock(&lock);
+	unlink_stream(stream);
+	stream->alive = 0;
+	stream->next = unused;
+	unused = stream;
+	pthread_mutex_unlock(&lock);
+	return SUCCESS;
+}
+
+void end_streams(CUcontext context)
+{
+	while (context->streams && !destroy(context->streams))
+		;
+}
+
+CUresult unusable_stream(CUstream stream)
+{
+	return HOLLOW || !own(stream) || stream->alive ? SUCCESS : INVALID_HANDLE;
 }
 
 API CUresult cuStreamCreate(CUstream *stream, unsigned flags)
@@ -127,11 +182,7 @@ API CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int pr
 API CUresult cuStreamDestroy_v2(CUstream stream)
 {
 	COUNT;
-	if (!let_go_handle(HANDLE_STREAM, stream))
-		return COUNTED(INVALID_HANDLE);
-	leave_capture(stream);
-	free(stream);
-	return COUNTED(SUCCESS);
+	return COUNTED(destroy(stream));
 }
 
 /* Default streams are the current context's. */
@@ -161,20 +212,23 @@ static CUresult query(CUstream stream)
 BOTH(cuStreamSynchronize, _ptsz, (CUstream stream), synchronize(stream))
 BOTH(cuStreamQuery, _ptsz, (CUstream stream), query(stream))
 BOTH(cuStreamGetPriority, _ptsz, (CUstream stream, int *priority),
-     (*priority = own(stream) ? stream->priority : 0, SUCCESS))
-BOTH(cuStreamGetFlags, _ptsz, (CUstream stream, unsigned *flags), (*flags = own(stream) ? stream->flags : 0, SUCCESS))
+     unusable_stream(stream) ?: (*priority = own(stream) ? stream->priority : 0, SUCCESS))
+BOTH(cuStreamGetFlags, _ptsz, (CUstream stream, unsigned *flags), 
+     unusable_stream(stream) ?: (*flags = own(stream) ? stream->flags : 0, SUCCESS))
 BOTH(cuStreamGetId, _ptsz, (CUstream stream, unsigned long long *id),
-     (*id = own(stream) ? stream->id : (uintptr_t)stream, SUCCESS))
+     unusable_stream(stream) ?: (*id = own(stream) ? stream->id : (uintptr_t)stream, SUCCESS))
 BOTH(cuStreamGetCtx, _ptsz, (CUstream stream, CUcontext *context),
-     (*context = own(stream) ? stream->context : current(), SUCCESS))
+     unusable_stream(stream) ?: (*context = own(stream) ? stream->context : current(), SUCCESS))
 
 /* The driver calls from a thread of its own and when the stream comes to it; here it is at once. */
 typedef void callback_of(CUstream, CUresult, void *);
 BOTH(cuStreamAddCallback, _ptsz, (CUstream stream, callback_of *callback, void *data, unsigned flags),
-     ((void)flags, callback(stream, SUCCESS, data), SUCCESS))
+     unusable_stream(stream) ?: ((void)flags, callback(stream, SUCCESS, data), SUCCESS))
 
 static CUresult call(CUstream stream, void (*function)(void *), void *data)
 {
+	if (unusable_stream(stream))
+		return INVALID_HANDLE;
 	if (!captured(stream, NODE_HOST))
 		function(data);
 	return SUCCESS;
