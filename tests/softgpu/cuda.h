@@ -225,3 +225,5 @@ void standin_wait(uint64_t ns);
 void standin_fail(const char *name, CUresult code);
 /* The next allocation on this thread takes so long. */
 void standin_stall(uint64_t ns);
+/* Memory of a variable that no module has. */
+CUresult standin_variable(CUdeviceptr *address, size_t bytes);

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tests.softgpu.process import Start
+from tests.softgpu.process import RUNTIME, Start
 
 INVALID_VALUE, NOT_SUPPORTED = 1, 801
 MADE = """
@@ -150,3 +152,19 @@ def test_over_several_mappings(start: Start) -> None:
         "out = [cu.cuMemsetD8_v2(u64(reserved + n), 1, size(2 * MIB)) for n in (MIB, 2 * MIB, 2 * MIB + 1)]"
     )
     assert [0, 0, INVALID_VALUE] == codes
+
+
+def test_variables_of_the_runtime(libraries: Path, start: Start) -> None:
+    """Variables that nvcc's code registers are memory of the device: copied to and filled by address too."""
+    process = start()
+    process.run(
+        f"rt = C.CDLL({str(libraries / RUNTIME)!r}); register, at = getattr(rt, '__cudaRegisterFatBinary'), vp()\n"
+        "register.restype = vp; host, text = C.create_string_buffer(64), C.create_string_buffer(b'0123456789')\n"
+        "getattr(rt, '__cudaRegisterVar')(vp(register(bytes(64))), host, None, b'name', 0, size(64), 0, 0)"
+    )
+    process.run(
+        "ok(rt.cudaMemcpyToSymbol(host, text, size(10), size(2), 1)); ok(rt.cudaGetSymbolAddress(C.byref(at), host))"
+    )
+    process.run("text.value = b'x' * 10; ok(rt.cudaMemcpy(text, at, size(10), 2)); ok(rt.cudaMemset(at, 0, size(64)))")
+    assert "00003031323334353637" == process.run("out = text.raw[:10].hex()")
+    assert 1 == process.run("out = rt.cudaMemset(at, 0, size(65))")

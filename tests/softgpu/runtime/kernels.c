@@ -240,7 +240,7 @@ static cudaError_t variable(void **to, const void *host)
 		return INVALID_SYMBOL;
 	pthread_mutex_lock(&lock);
 	if (!it->variable)
-		it->variable = calloc(1, it->bytes);
+		D(standin_variable)((CUdeviceptr *)&it->variable, it->bytes);
 	pthread_mutex_unlock(&lock);
 	*to = it->variable;
 	return SUCCESS;
@@ -249,7 +249,7 @@ static cudaError_t variable(void **to, const void *host)
 API cudaError_t cudaGetSymbolAddress(void **to, const void *host)
 {
 	COUNT;
-	return COUNTED(kept(initialized() ?: variable(to, host)));
+	return COUNTED(kept(bind_thread() ?: variable(to, host)));
 }
 
 API cudaError_t cudaMemcpyToSymbol(const void *host, const void *from, size_t bytes, size_t offset, int kind)
@@ -258,7 +258,7 @@ API cudaError_t cudaMemcpyToSymbol(const void *host, const void *from, size_t by
 	void *to;
 
 	(void)kind;
-	if (variable(&to, host))
-		return COUNTED(kept(INVALID_SYMBOL));
+	if (bind_thread() || variable(&to, host))
+		return COUNTED(kept(bind_thread() ?: INVALID_SYMBOL));
 	return CALL(cuMemcpyHtoD_v2, (CUdeviceptr)to + offset, from, bytes);
 }
