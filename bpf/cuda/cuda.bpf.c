@@ -215,7 +215,6 @@ AT_RETURN(on_return)
 	struct outcome outcome = {};
 	__s32 code = PT_REGS_RC(ctx);
 	__u64 now = bpf_ktime_get_ns();
-	struct stream_key stream;
 
 	if (!call || call->cookie.api != cookie.api || call->sp + RETURN_POPS != PT_REGS_SP(ctx) ||
 	    !is_current(call, thread.tgid))
@@ -224,10 +223,8 @@ AT_RETURN(on_return)
 		apply(&thread, call, now, &outcome);
 	else if (cookie.effect == effect_free || cookie.effect == effect_release)
 		put_back(&thread, call);
-	if (cookie.effect == effect_capture_end && has_ended_capture(code)) {
-		stream = captured_key(&thread, call->arguments[0]);
-		end_capture(&stream);
-	}
+	if (cookie.effect == effect_capture_end && has_ended_capture(code))
+		complete_capture(&thread, call);
 	if (cookie.effect == effect_wait)
 		count_wait(&thread, cookie.api, now - call->start_ns);
 	if (code)

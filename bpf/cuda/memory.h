@@ -226,6 +226,24 @@ static __always_inline void complete_free(const struct thread *thread, const str
 	}
 }
 
+/* The end of a capture. If it began before the probes, what was allocated in it has been taken for memory: how much is in
+ * use will not be known. The runtime's call comes after the driver's of the same capture. */
+static __always_inline void complete_capture(const struct thread *thread, const struct flight *call)
+{
+	struct stream_key stream = captured_key(thread, call->arguments[0]);
+	struct total_key key = {.tgid = thread->tgid, .layer = layer_driver, .memory = memory_pool};
+	struct total *total;
+
+	if (end_capture(&stream) || call->cookie.layer != layer_driver)
+		return;
+	key.device = device_of(thread_id(thread));
+	if (key.device)
+		key.device = device_of_stream(thread->tgid, call->arguments[0], key.device);
+	total = bpf_map_lookup_elem(&totals, &key);
+	if (total)
+		add(&total->doubtful, 1);
+}
+
 static __always_inline void retain(const struct thread *thread, const struct flight *call)
 {
 	struct live_key key = {.tgid = thread->tgid, .layer = layer_driver, .thing = thing_handle};

@@ -50,10 +50,13 @@ static __always_inline void begin_capture(const struct thread *thread, __u64 han
 		lose_memory(thread->tgid);
 }
 
-static __always_inline void end_capture(const struct stream_key *key)
+/* False if it was not seen to begin. */
+static __always_inline bool end_capture(const struct stream_key *key)
 {
-	if (!bpf_map_delete_elem(&captured, key))
-		return_row(key->tgid, table_captured);
+	if (bpf_map_delete_elem(&captured, key))
+		return false;
+	return_row(key->tgid, table_captured);
+	return true;
 }
 
 /* Whether the end of a capture that returned this has ended it: CUDA_SUCCESS, or that it was invalidated or unjoined. */
@@ -92,6 +95,8 @@ static __always_inline void note_stream(const struct thread *thread, const struc
 
 	if (known)
 		*known = new;
+	if (captures_of(key.tgid)) /* a context may have taken along the stream that had the handle before */
+		end_capture(&key);
 }
 
 /* When a stream is about to be destroyed: another thread may be given its handle before the call has returned. */

@@ -105,6 +105,38 @@ def test_rows_are_given_back(observed: Observed, job: Script) -> None:
     assert {} == observed.lost
 
 
+def test_a_capture_from_before_the_probes() -> None:
+    """Usage of pools, and no other, is absent once it ends: a graph's allocations have been taken for memory."""
+    with Script() as job:
+        job.run(STREAMS + "begin()")
+        with observe() as observed:
+            started(observed, job).run(
+                "take(2, stream); assert lib.cuMemAlloc_v2(byref(c_uint64()), size(23)) == 0; end()"
+            )
+            assert {"device": 23} == observed.by(USAGE, job.pid, "memory")
+            assert 2 * MIB == observed.value(ALLOCATED, job.pid, memory="pool")
+
+
+def test_only_captures_that_allocate_leave_usage_unknown() -> None:
+    """One from before the probes in which nothing was allocated changes nothing."""
+    with Script() as job:
+        job.run(STREAMS + "begin()")
+        with observe() as observed:
+            started(observed, job).run("assert end() == 0; take(2, stream)")
+            assert {"pool": 2 * MIB} == observed.by(USAGE, job.pid, "memory")
+
+
+def test_a_stream_that_ended_with_its_context(observed: Observed, job: Script) -> None:
+    """A new stream that has the handle of one is not captured: what is allocated there is memory."""
+    job.run("begin(); context = new(lib.cuCtxGetCurrent); assert lib.cuCtxDestroy_v2(context) == 0")
+    assert 1 == len(observed.kernel("captured", job.pid))
+    job.run(
+        "new(lib.cuCtxCreate_v2, 0, 0); made = [new(lib.cuStreamCreate, 0).value for _ in range(2)]\n"
+        "assert stream.value in made; take(2, stream)"
+    )
+    assert 3 * MIB == observed.value(USAGE, job.pid, memory="pool")
+
+
 def test_the_runtime() -> None:
     """With the runtime's functions alone its own captures are followed."""
     with observe(layers="runtime") as observed, started(observed, Script("libcudart.so.12")) as job:
