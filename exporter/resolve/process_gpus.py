@@ -39,7 +39,7 @@ class ProcessGpus:
         self._visible: dict[int, Mapping[int, GpuDevice]] = {}
         self._last: dict[int, Mapping[int, GpuDevice]] = {}
         self._given: dict[int, dict[int, float]] = {}
-        """When each ordinal of a process was given first, by CLOCK_MONOTONIC."""
+        """Times at which each ordinal of a process was given first, by CLOCK_MONOTONIC."""
 
     def refresh(self) -> None:
         """Take NVML's current snapshot."""

@@ -71,7 +71,7 @@ def test_the_stream_itself(start: Start, mode: int) -> None:
 
 
 def test_streams_that_join(start: Start) -> None:
-    """What waits for an event of a capture becomes part of it, until that ends; its nodes are in the graph."""
+    """A stream that waits for an event of a capture becomes part of it, until that ends; its nodes are in the graph."""
     process = start(SOFTGPU_KERNEL_NS=10**9)
     join = "cu.cuEventRecord(event, stream), cu.cuStreamWaitEvent(other, event, 0)"
     codes = process.run(

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Captures of streams. What they forbid to whom is in the driver's documentation of cuStreamBeginCapture() and
+/* Captures of streams. What they forbid, and to which threads, is in the driver's documentation of cuStreamBeginCapture() and
  * cuThreadExchangeStreamCaptureMode(). */
 #define _GNU_SOURCE
 #include <pthread.h>
