@@ -168,3 +168,19 @@ def test_variables_of_the_runtime(libraries: Path, start: Start) -> None:
     process.run("text.value = b'x' * 10; ok(rt.cudaMemcpy(text, at, size(10), 2)); ok(rt.cudaMemset(at, 0, size(64)))")
     assert "00003031323334353637" == process.run("out = text.raw[:10].hex()")
     assert 1 == process.run("out = rt.cudaMemset(at, 0, size(65))")
+
+
+@pytest.mark.parametrize(("version", "stored"), [(12080, 1), (13000, 99)])
+def test_batches_by_version(start: Start, version: int, stored: int) -> None:
+    """Callers of CUDA 12 have one more argument, which gets the number of the copy that failed."""
+    process = start()
+    last = "C.byref(index), stream" if version < 13000 else "stream"
+    process.run(f"{MADE}stream, index, found = new(vp, cu.cuStreamCreate, 0), size(99), vp()")
+    process.run(f"ok(cu.cuGetProcAddress_v2(b'cuMemcpyBatchAsync', C.byref(found), {version}, u64(0), None))")
+    process.run(
+        "def batch(*to): return C.CFUNCTYPE(C.c_int)(found.value)("
+        f"(u64 * 2)(*to), (u64 * 2)(pinned, pinned), (size * 2)(23, 23), size(2), None, None, size(0), {last})"
+    )
+    assert 0 == process.run("out = batch(device, other)")
+    assert [INVALID_VALUE, stored] == process.run("out = [batch(device, 0), index.value]")
+    assert 3 * 23 == sum(process.counts.copied.values())

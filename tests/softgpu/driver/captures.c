@@ -192,6 +192,10 @@ BOTH(cuStreamIsCapturing, _ptsz, (CUstream stream, int *status), describe(stream
 BOTH(cuStreamGetCaptureInfo_v2, _ptsz,
      (CUstream stream, int *status, uint64_t *id, CUgraph *graph, const CUgraphNode **dependencies, size_t *nodes),
      describe(stream, status, id, graph, dependencies, nodes))
+BOTH(cuStreamGetCaptureInfo_v3, _ptsz,
+     (CUstream stream, int *status, uint64_t *id, CUgraph *graph, const CUgraphNode **dependencies, const void **edges,
+      size_t *nodes),
+     (edges ? (void)(*edges = NULL) : (void)0, describe(stream, status, id, graph, dependencies, nodes)))
 
 API CUresult cuThreadExchangeStreamCaptureMode(int *wanted)
 {

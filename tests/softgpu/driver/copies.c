@@ -179,19 +179,29 @@ BOTH(cuMemcpy2DAsync_v2, _ptsz, (const CUcopy2D *it, CUstream stream), copy_2d(i
 BOTH(cuMemcpy3D_v2, _ptds, (const CUcopy3D *it), copy_3d(it, NULL, 0))
 BOTH(cuMemcpy3DAsync_v2, _ptsz, (const CUcopy3D *it, CUstream stream), copy_3d(it, stream, 1))
 
-static CUresult copy_batch(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t count, CUstream stream)
+/* The number of the copy that fails is stored. */
+static CUresult copy_batch(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t count, size_t *failed, CUstream stream)
 {
 	CUresult code = count ? SUCCESS : INVALID_VALUE;
 
-	for (size_t i = 0; !HOLLOW && i < count && !code; i++)
+	for (size_t i = 0; !HOLLOW && i < count && !code; i++) {
 		code = copy_later(UNIFIED(to[i]), UNIFIED(from[i]), bytes[i], stream);
+		if (code && failed)
+			*failed = i;
+	}
 	return code;
 }
 
 BOTH(cuMemcpyBatchAsync_v2, _ptsz,
      (CUdeviceptr * to, CUdeviceptr *from, size_t *bytes, size_t copies, void *attributes, size_t *indices,
       size_t attribute_count, CUstream stream),
-     ((void)attributes, (void)indices, (void)attribute_count, copy_batch(to, from, bytes, copies, stream)))
+     ((void)attributes, (void)indices, (void)attribute_count, copy_batch(to, from, bytes, copies, NULL, stream)))
+
+/* Of 12.8 and 12.9. */
+BOTH(cuMemcpyBatchAsync, _ptsz,
+     (CUdeviceptr * to, CUdeviceptr *from, size_t *bytes, size_t copies, void *attributes, size_t *indices,
+      size_t attribute_count, size_t *failed, CUstream stream),
+     ((void)attributes, (void)indices, (void)attribute_count, copy_batch(to, from, bytes, copies, failed, stream)))
 
 /* Copies of arrays, which the soft GPU does not have, and 3D ones by descriptions of CUDA 12.8 and later. */
 static CUresult unmade(size_t copies)

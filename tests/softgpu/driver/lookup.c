@@ -24,13 +24,31 @@ static void *self(void)
 	return handle;
 }
 
-/* The newest variant of a name is what callers built since CUDA 4 mean, but for cuCtxCreate(). */
+/* Variants with other arguments than those before: a caller built before a version of CUDA means this one. */
+static const struct {
+	const char *name;
+	int before, variant;
+} older[] = {
+	{"cuCtxCreate", 13000, 2},
+	{"cuMemcpyBatchAsync", 13000, 1},
+	{"cuStreamGetCaptureInfo", 12030, 2},
+};
+
+static int variant_of(const char *name, int version)
+{
+	for (unsigned i = 0; i < sizeof(older) / sizeof(*older); i++)
+		if (!strcmp(name, older[i].name) && version < older[i].before)
+			return older[i].variant;
+	return 4;
+}
+
+/* The newest variant of any other name is what callers built since CUDA 4 mean. */
 static void *newest(const char *name, const char *suffix, int version)
 {
 	char full[128];
 	void *found = NULL;
 
-	for (int v = version < 13000 && !strcmp(name, "cuCtxCreate") ? 2 : 4; v >= 2 && !found; v--) {
+	for (int v = variant_of(name, version); v >= 2 && !found; v--) {
 		snprintf(full, sizeof(full), "%s_v%d%s", name, v, suffix);
 		found = dlsym(self(), full);
 	}
