@@ -49,6 +49,7 @@ static __always_inline void begin_answer(struct connection *connection, struct w
 	out->start = request->start;
 	out->queue_ns = request->queue_ns;
 	out->flags = request->flags;
+	out->tid = request->tid;
 	connection->event.fresh = 1;
 	connection->answering = 1;
 	if (walk)
@@ -75,6 +76,7 @@ static __always_inline void finish(struct connection *connection, enum outcome o
 		out->end = now;
 		out->outcome = outcome;
 		out->tgid = tgid;
+		keep_thread(out);
 		out->request_bytes = is_in_body(connection) ? connection->reading.bytes : request->bytes;
 		out->response_bytes = connection->writing.bytes;
 		send_request(out);

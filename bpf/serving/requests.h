@@ -15,6 +15,7 @@ static __always_inline bool begin_request(struct connection *connection, struct 
 		request->start = walk->now;
 	request->queue_ns = walk->now - request->start;
 	request->upgrade = 0;
+	request->tid = bpf_get_current_pid_tgid();
 	__builtin_memset(request->line, 0, LINE);
 	begin_message(&connection->reading);
 	return true;

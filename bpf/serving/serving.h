@@ -52,7 +52,7 @@ struct request {
 	__u32 tgid;
 	__u32 messages; /* of gRPC that were sent */
 	__u32 begin_size;
-	__u32 unused;
+	__u32 tid;	/* the thread that read its beginning and sent its end, 0 if that was not one */
 	__u16 tail_at;	/* where the next byte goes: what is before it is newest, */
 	__u16 tail_end; /* and from it to here older */
 	__u16 status;
@@ -73,7 +73,7 @@ struct pending {
 	__u8 post;    /* only these are counted */
 	__u8 head;    /* its answer has no body */
 	__u8 upgrade; /* to HTTP/2 */
-	__u8 unused[4];
+	__u32 tid;    /* the thread that read its beginning */
 	union {
 		char line[LINE];
 		__u64 word;

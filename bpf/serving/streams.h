@@ -101,6 +101,7 @@ static __always_inline void begin_stream(struct walk *walk, struct connection *c
 	if (!stream->out.start)
 		stream->out.start = walk->now;
 	stream->out.queue_ns = walk->now - stream->out.start;
+	stream->out.tid = bpf_get_current_pid_tgid();
 }
 
 /* The request with the upgrade to HTTP/2 is the first stream (RFC 7540, 3.2). */
@@ -122,6 +123,7 @@ static __always_inline void upgraded(struct connection *connection, __u64 key)
 	stream->out.start = request->start;
 	stream->out.queue_ns = request->queue_ns;
 	stream->out.flags = request->flags;
+	stream->out.tid = request->tid;
 	stream->out.request_bytes = request->bytes;
 	__builtin_memcpy(stream->out.line, request->line, LINE);
 	if (connection->trace.known && connection->trace.of + 1 == connection->received)
@@ -141,6 +143,7 @@ CHECKED_ONCE int finish_stream(__u64 connection, __u32 id, enum outcome outcome,
 		return 0;
 	stream->out.end = now;
 	stream->out.outcome = outcome;
+	keep_thread(&stream->out);
 	send_request(&stream->out);
 	tgid = stream->out.tgid;
 	process = bpf_map_lookup_elem(&processes, &tgid);
