@@ -70,8 +70,11 @@ class App:
         """Held during start, reload and close, because a signal to reload may come at any time."""
         self._reloaded, self._reload_successful = time.time(), True
         self._push = Push(plan, self._gather, time.time()) if plan else None
-        spans = self._push.span if self._push and plan.traces else None
-        self._observer = Observer(settings, found, spans, (self._own,))
+        push = self._push if plan and plan.traces else None
+        if push:
+            self._observer = Observer(settings, found, push.span, (self._own,), push.sampled)
+        else:
+            self._observer = Observer(settings, found, None, (self._own,))
         self._history = landing_plots.history()
         self._observer.scraper.subscribe(self._history.add)
         scraper, release = self._observer.scraper, self._observer.gpus.release
@@ -167,6 +170,7 @@ class App:
         if self._profile_push:
             self._profile_push.stop()
         with self._busy:
+            self._observer.release_spans()
             if self._push:
                 self._push.stop()
             return self._observer.close()

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import Protocol
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
 
 Labels = Mapping[str, str]
 
@@ -117,6 +118,32 @@ class Sample:
     start: float | None = None
 
 
+Attribute = str | int | float | bool
+_NOTHING: Mapping[str, Attribute] = MappingProxyType({})
+
+
+class Link(NamedTuple):
+    """A linked span. `attributes` have what the link is based on, where that is not evident."""
+
+    trace_id: str
+    span_id: str
+    attributes: Mapping[str, Attribute] = _NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A request that a server has answered, or that was aborted. Times are monotonic nanoseconds."""
+
+    pid: int
+    tid: int
+    """The thread that read the request's beginning and sent the answer's end; 0 if that was not one, or is unknown."""
+    read_ns: int
+    end_ns: int
+    others: int = 0
+    """Requests of the process that were in flight at `seen_ns`."""
+    seen_ns: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
     """One finished operation. Times are wall time in nanoseconds, ids are lower-case hex (32 and 16 digits)."""
@@ -126,7 +153,7 @@ class Span:
     span_id: str
     start_ns: int
     end_ns: int
-    attributes: Mapping[str, str | int | float | bool]
+    attributes: Mapping[str, Attribute]
     process: Labels
     """Process labels (PROCESS_LABELS) of the observed process."""
     error: str = ""
@@ -135,10 +162,14 @@ class Span:
     """The span id of the parent in the same trace; empty for a root."""
     parent_remote: bool = False
     """True if the parent is a span of another process: this span is then the entry of its process into the trace."""
-    links: tuple[tuple[str, str], ...] = ()
+    links: tuple[Link | tuple[str, str], ...] = ()
     """Linked spans of other traces: trace id and span id of each."""
+    links_dropped: int = 0
+    """Links that were left out because there were too many."""
     slow: bool = False
     """True if the span is kept, like a failed span, when its trace is not sampled."""
+    served: Served | None = None
+    """The request that the span is of; whoever passes it on links it (exporter/linking/)."""
     resource: Labels = field(default_factory=dict)
     """OpenTelemetry resource attributes of the observed process, besides its labels; whoever passes it on sets them."""
 

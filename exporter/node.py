@@ -14,6 +14,7 @@ from exporter.faults.transitions import KeptTransitions
 from exporter.governor.governor import Governor
 from exporter.infiniband.counters import KeptCounters
 from exporter.kmsg.kernel_log import KernelLog, KmsgSettings
+from exporter.linking.served import RecentRequests
 from exporter.model import Labels, Span
 from exporter.nccl.recent_collectives import RecentCollectives
 from exporter.nvml.gpus import Gpus
@@ -90,6 +91,7 @@ class Node:
     workloads: PodWorkloads
     communicators: Communicators
     collectives: RecentCollectives
+    requests: RecentRequests
     faults: FaultLedger
     transitions: KeptTransitions
     kernel_log: KernelLog
@@ -134,6 +136,7 @@ class Node:
             workloads=PodWorkloads(),
             communicators=Communicators(),
             collectives=RecentCollectives(),
+            requests=RecentRequests(),
             faults=faults,
             transitions=KeptTransitions(faults.add),
             kernel_log=KernelLog(kmsg, clock.wall_ns),

@@ -13,6 +13,7 @@ from exporter.bpf.targets import Targets
 from exporter.discover import Found
 from exporter.faults.metrics import FAULTS
 from exporter.kmsg.kernel_log import KernelLog
+from exporter.linking.request_links import RequestLinks
 from exporter.model import Collector, Labels, Sample, Span
 from exporter.node import Node
 from exporter.nvml.gpus import Gpus
@@ -26,16 +27,20 @@ logger = logging.getLogger(__name__)
 
 
 class Observer:
-    """The enabled collectors with their shared state. `own` are further sources of the exporter's own metrics."""
+    """The enabled collectors with their shared state. `own` are further sources of the exporter's own metrics.
+
+    `spans` takes finished spans and returns False for one that is not sent, `sampled` returns whether one may be.
+    """
 
     def __init__(
         self,
         settings: Settings,
         found: Mapping[str, Found],
-        spans: Callable[[Span], None] | None,
+        spans: Callable[[Span], bool | None] | None,
         own: Sequence[Callable[[], Iterable[Sample]]] = (),
+        sampled: Callable[[Span], bool] = lambda span: True,
     ) -> None:
-        self._settings, self._found, self._spans = settings, found, spans or _drop
+        self._settings, self._found, self._spans, self._sampled = settings, found, spans or _drop, sampled
         self._processes = ProcessTable(settings.procfs, settings.logs)
         self.targets = Targets(settings.procfs)
         self._node = Node.new(
@@ -52,6 +57,8 @@ class Observer:
             settings.web.enable_profiles,
             settings.bpf_return_probes,
         )
+        clock, requests = self._node.clock, self._node.requests
+        self._links = RequestLinks(settings.procfs, requests, clock.wall_ns, self._spans)
         self.refusal = ""
         """The reason why libraries are not searched for; empty when they are."""
         jobs = partial(self._processes.jobs, self._node.workloads.of)
@@ -109,6 +116,10 @@ class Observer:
             self._search()
         logger.info("settings reloaded; collectors: %s", ", ".join(settings.collectors) or "none")
 
+    def release_spans(self) -> None:
+        """Pass on the spans that wait for others to link to; from now on none waits."""
+        self._links.close()
+
     def close(self) -> bool:
         """Detach all probes, then close the collectors, which own the loaded programs. Returns False if not in time."""
         detached = self.targets.close()
@@ -134,7 +145,10 @@ class Observer:
         pid = span.process.get("pid", "")
         if pid.isdecimal():
             span = replace(span, resource=self._processes.identity(int(pid)).resource)
-        self._spans(span)
+        if span.served and self._sampled(span):
+            self._links.hold(span, span.served)
+        elif self._spans(span) is not False:
+            self._links.add_work(span)
 
     def _make_all(self) -> list[Collector]:
         ordered = sorted(self._settings.collectors.items(), key=lambda item: not self._found[item[0]].first)

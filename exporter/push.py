@@ -97,17 +97,24 @@ class Push:
         for thread in self._threads:
             thread.start()
 
-    def span(self, span: Span) -> None:
-        """Queue a finished span. Never blocks or raises; spans beyond the budget or the queue are counted."""
+    def sampled(self, span: Span) -> bool:
+        """Return whether a span is sent if there is room for it."""
+        return "traces" in self._links and self._plan.sampler.judge(span) is not Verdict.OUT
+
+    def span(self, span: Span) -> bool:
+        """Queue a finished span. Never blocks or raises; spans beyond the budget or the queue are counted.
+
+        Returns whether the span is queued.
+        """
         if "traces" not in self._links:
-            return
+            return False
         verdict = self._plan.sampler.judge(span)
         if verdict is Verdict.PARTIAL:
             span = replace(span, attributes={**span.attributes, PARTIAL: True})
         with self._lock:
             if verdict is Verdict.OUT:
                 self._unsampled += 1
-                return
+                return False
             full = len(self._queue) >= self._plan.queue_size
             within = not full and self._budget.take()
             if within:
@@ -117,6 +124,7 @@ class Push:
             self._dropped.add("queue_full" if full else "budget")
         if ready:
             self._wake.set()
+        return within
 
     def samples(self) -> list[Sample]:
         """Return the exporter's own metrics of pushing."""

@@ -68,6 +68,7 @@ FEATURES = {
     "SMART logs of drives": "faults of the node",
     "ends of GPU processes": "ends of GPU processes",
     "LLM requests": "LLM serving",
+    "links between LLM requests and GPU work": "LLM serving",
     "custom probes": "your own",
     "GPUs of pods": "allocation of GPUs",
     "GPUs of Slurm jobs": "allocation of GPUs",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import threading
+import time
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,7 @@ from exporter.serving.activity import Activity
 from exporter.serving.engines import engine
 from exporter.serving.following import Following
 from exporter.serving.rings import Rings
-from exporter.serving.spans import TRACEPARENT, span
+from exporter.serving.spans import TRACEPARENT, served, span
 from exporter.serving.tls import PROGRAMS, TlsProbes
 
 if TYPE_CHECKING:
@@ -244,10 +245,17 @@ class Serving:
             activity = Activity(engine(self.node.proc, pid))
         with self._lock:
             self._activities.setdefault(pid, activity).add(read)
-        if self.node.wants_spans and read.inference:
-            made = span(record, read, activity.engine, self.node.clock, self.node.processes.labels(pid))
-            if made:
-                self.node.spans(made)
+        if self.node.wants_spans:
+            self._span(record, read, activity.engine)
+
+    def _span(self, record: answer.RequestRecord, read: answer.Answer, engine: str) -> None:
+        """Make the span of a request. A request without one counts too where links are ambiguous."""
+        row, now = self.object.maps["processes"].get(record.tgid), time.monotonic_ns()
+        request = served(record, max(0, row.begun - row.ended) if row else 0, now)
+        self.node.requests.add(request)
+        process = self.node.processes.labels(record.tgid)
+        if read.inference and (made := span(record, read, engine, self.node.clock, process, request)):
+            self.node.spans(made)
 
     def _read(self) -> Mapping[int, Activity]:
         with self._lock:

@@ -69,6 +69,7 @@ class RequestRecord(Protocol):
     tgid: int
     messages: int
     begin_size: int
+    tid: int
     tail_at: int
     tail_end: int
     status: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 
-from exporter.model import Labels, Span
+from exporter.model import Labels, Served, Span
 from exporter.node import Clock
 from exporter.serving.answer import GRPC_STATUSES, Answer, RequestRecord
 
@@ -32,7 +32,19 @@ _OPERATIONS = {
 """Values of gen_ai.operation.name by route; of others it is generate_content."""
 
 
-def span(record: RequestRecord, answer: Answer, engine: str, clock: Clock, process: Labels) -> Span | None:
+def served(record: RequestRecord, in_flight: int, seen_ns: int) -> Served:
+    """Return what links need of a request; `in_flight` are the requests of its process at `seen_ns`, after its end."""
+    return Served(record.tgid, record.tid, record.start + record.queue_ns, record.end, in_flight, seen_ns)
+
+
+def span(
+    record: RequestRecord,
+    answer: Answer,
+    engine: str,
+    clock: Clock,
+    process: Labels,
+    request: Served | None = None,
+) -> Span | None:
     """Return the span of a request; None where its client decided that the trace is not sampled, and nothing failed."""
     parent = _PARENT.fullmatch(record.traceparent)
     error = answer.error
@@ -53,6 +65,7 @@ def span(record: RequestRecord, answer: Answer, engine: str, clock: Clock, proce
         parent_id=parent[2].decode() if parent else "",
         parent_remote=bool(parent),
         slow=slow,
+        served=request,
     )
 
 

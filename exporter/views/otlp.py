@@ -25,10 +25,11 @@ from opentelemetry.sdk.metrics.export import (
 from opentelemetry.sdk.metrics.export import Metric as OtlpMetric
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.util import BoundedList
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from exporter import __version__, values
+from exporter import __version__, model, values
 from exporter.exponential import bounded
 from exporter.model import Distribution, Kind, Labels, Metric, Sample, Span
 from exporter.resource import SCHEMA_URL, of_the_node
@@ -256,7 +257,7 @@ def _span(span: Span, resource: Resource) -> ReadableSpan:
         _text(span.name),
         context=context,
         parent=_context(span.trace_id, span.parent_id, span.parent_remote) if span.parent_id else None,
-        links=[Link(_context(trace_id, span_id)) for trace_id, span_id in span.links],
+        links=_links(span),
         resource=resource,
         attributes=attributes(span.process) | given,
         kind=SpanKind.INTERNAL,
@@ -265,6 +266,14 @@ def _span(span: Span, resource: Resource) -> ReadableSpan:
         end_time=span.end_ns,
         instrumentation_scope=_SCOPE,
     )
+
+
+def _links(span: Span) -> BoundedList[Link]:
+    linked = [model.Link(*link) for link in span.links]
+    links = [Link(_context(it.trace_id, it.span_id), dict(it.attributes)) for it in linked]
+    made = BoundedList.from_seq(len(links), links)
+    made.dropped = span.links_dropped
+    return made
 
 
 def _sendable(given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -16,7 +16,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.semconv._incubating import attributes as _incubating
 from opentelemetry.semconv._incubating.metrics import hw_metrics
 
-from exporter.model import Distribution, Exemplar, Kind, Metric, Sample, Span
+from exporter.model import Distribution, Exemplar, Kind, Link, Metric, Sample, Span
 from exporter.resource import SCHEMA_URL
 from exporter.starts import Starts
 from exporter.views import otlp
@@ -420,6 +420,20 @@ def test_parent_and_links() -> None:
 
     assert "a" * 16 == sent.parent_span_id.hex()
     assert [("b" * 32, "c" * 16)] == [(link.trace_id.hex(), link.span_id.hex()) for link in sent.links]
+
+
+def test_attributes_of_a_link() -> None:
+    """A link has the attributes of what it is based on, and a span the number of links that were left out."""
+    link = Link("b" * 32, "c" * 16, {"link.kind": "concurrent", "link.same_thread": True})
+    made, _ = otlp.spans([span(links=(link, (TRACE, SPAN)), links_dropped=23)], resources())
+    [sent] = encode_spans(made).resource_spans[0].scope_spans[0].spans
+
+    assert 23 == sent.dropped_links_count
+    assert [("link.kind", "concurrent"), ("link.same_thread", "")] == [
+        (it.key, it.value.string_value) for it in sent.links[0].attributes
+    ]
+    assert sent.links[0].attributes[1].value.bool_value
+    assert not sent.links[1].attributes
 
 
 def test_one_resource_a_process() -> None:
