@@ -18,6 +18,7 @@ from exporter.model import Collector, Labels, Sample, Span
 from exporter.node import Node
 from exporter.nvml.gpus import Gpus
 from exporter.resolve.process import ProcessTable
+from exporter.resolve.process_context import ProcessContexts
 from exporter.scrape import Scraper
 from exporter.settings import Settings
 from exporter.stack_profiles.published import StackProfiles
@@ -42,11 +43,12 @@ class Observer:
     ) -> None:
         self._settings, self._found, self._spans, self._sampled = settings, found, spans or _drop, sampled
         self._processes = ProcessTable(settings.procfs, settings.logs)
+        self._contexts = ProcessContexts(settings.procfs)
         self.targets = Targets(settings.procfs)
         self._node = Node.new(
             self._processes,
             self.targets,
-            self._finished,
+            self._finished if spans else _drop,
             settings.procfs,
             settings.sysfs,
             settings.kmsg,
@@ -82,8 +84,12 @@ class Observer:
         return self._node.stack_profiles
 
     def resource(self, pid: int) -> Labels:
-        """Return the OpenTelemetry resource attributes of a process that are not labels."""
-        return self._processes.identity(pid).resource
+        """Return the OpenTelemetry resource attributes of a process that are not labels.
+
+        Those that its SDK publishes are before those of its environment.
+        """
+        identity = self._processes.identity(pid)
+        return {**identity.resource, **self._contexts.attributes(pid, identity.start_time)}
 
     def start(self) -> None:
         """Start the collectors, then the search for libraries. A failure to start is logged, and the rest runs."""
@@ -144,7 +150,7 @@ class Observer:
         """Pass a collector's span on, with the resource of the span's process."""
         pid = span.process.get("pid", "")
         if pid.isdecimal():
-            span = replace(span, resource=self._processes.identity(int(pid)).resource)
+            span = replace(span, resource=self.resource(int(pid)))
         if span.served and self._sampled(span):
             self._links.hold(span, span.served)
         elif self._spans(span) is not False:

@@ -10,6 +10,8 @@ import sys
 import threading
 from typing import IO
 
+from tests.standins.otel_context import Published, process_context
+
 BODY = json.dumps({"object": "chat.completion", "model": "tiny", "usage": {"prompt_tokens": 3, "completion_tokens": 5}})
 ANSWER = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(BODY)}\r\n\r\n{BODY}".encode()
 
@@ -45,12 +47,14 @@ def engine() -> None:
 
 
 def main(kind: str) -> None:
+    published = Published(process_context({"service.name": "published"}))
     child = driver = None
     if kind == "child":
-        command = [sys.executable, __file__, "engine"]
+        command = [sys.executable, "-m", "tests.e2e.linked_server", "engine"]
         child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     else:
         driver = ctypes.CDLL("libcuda.so.1")
+    assert published.size
     with socket.create_server(("127.0.0.1", 0)) as server:
         print(json.dumps({"port": server.getsockname()[1], "engine": child.pid if child else 0}), flush=True)
         while True:

@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.evidence(feature="links between LLM requests and GPU work", on="stand-in"),
 ]
 
-SERVER = Path(__file__).parent / "linked_server.py"
+ROOT = Path(__file__).parents[2]
 ROUTE = "/v1/chat/completions"
 PARENT = "00-" + "ab" * 16 + "-" + "cd" * 8 + "-01"
 
@@ -66,8 +66,9 @@ class Running:
 
 @contextmanager
 def server(kind: str) -> Iterator[Running]:
-    command, environment = [sys.executable, str(SERVER), kind], os.environ | {"LD_LIBRARY_PATH": str(BUILD)}
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, start_new_session=True) as process:
+    command = [sys.executable, "-m", "tests.e2e.linked_server", kind]
+    environment = os.environ | {"LD_LIBRARY_PATH": str(BUILD), "OTEL_SERVICE_NAME": "of-the-environment"}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout
             started = json.loads(process.stdout.readline())
@@ -83,6 +84,12 @@ def attributes(item: Any) -> dict[str, Any]:
 def spans_of(sink: HttpSink, pid: int, name: str) -> list[Any]:
     found = [span for span in sink.spans() if attributes(span).get("process.pid") == pid]
     return [span for span in found if span.name == name]
+
+
+def services(sink: HttpSink, pid: int) -> set[str]:
+    """The service names of the spans of a process."""
+    found = [attributes(it.resource) for request in sink.traces for it in request.resource_spans]
+    return {it["service.name"] for it in found if it.get("process.pid") == pid}
 
 
 @pytest.mark.parametrize(("kind", "expected"), [("own", "thread"), ("child", "concurrent")])
@@ -107,3 +114,5 @@ def test_a_request_links_to_the_work_of_the_gpu(exporter: Exporter, sink: HttpSi
         assert work.end_time_unix_nano < span.end_time_unix_nano
         assert PARENT.split("-")[1:3] == [span.trace_id.hex(), span.parent_span_id.hex()]
         assert (attributes(work)["thread.id"] != running.engine) == (kind == "own")
+        assert {"published"} == services(sink, running.pid)
+        assert {"published" if kind == "own" else "of-the-environment"} == services(sink, running.engine)
