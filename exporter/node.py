@@ -54,6 +54,10 @@ class Clock:
     def __init__(self) -> None:
         self._offset = self._read_at = 0
 
+    def now_ns(self) -> int:
+        """Return the wall time now, by the same reading of the clocks."""
+        return self.wall_ns(time.monotonic_ns())
+
     def wall_ns(self, monotonic_ns: int) -> int:
         now = time.monotonic_ns()
         if not self._offset or now - self._read_at > self.REFRESH_NS:

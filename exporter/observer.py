@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from exporter import log
@@ -13,7 +14,7 @@ from exporter.bpf.targets import Targets
 from exporter.discover import Found
 from exporter.faults.metrics import FAULTS
 from exporter.kmsg.kernel_log import KernelLog
-from exporter.linking.request_links import RequestLinks
+from exporter.linking.linker import Linker
 from exporter.model import Collector, Labels, Sample, Span
 from exporter.node import Node
 from exporter.nvml.gpus import Gpus
@@ -41,7 +42,7 @@ class Observer:
         own: Sequence[Callable[[], Iterable[Sample]]] = (),
         sampled: Callable[[Span], bool] = lambda span: True,
     ) -> None:
-        self._settings, self._found, self._spans, self._sampled = settings, found, spans or _drop, sampled
+        self._settings, self._found = settings, found
         self._processes = ProcessTable(settings.procfs, settings.logs)
         self._contexts = ProcessContexts(settings.procfs)
         self.targets = Targets(settings.procfs)
@@ -59,8 +60,7 @@ class Observer:
             settings.web.enable_profiles,
             settings.bpf_return_probes,
         )
-        clock, requests = self._node.clock, self._node.requests
-        self._links = RequestLinks(settings.procfs, requests, clock.wall_ns, self._spans)
+        self._linker = self._make_linker(spans or _drop, sampled)
         self.refusal = ""
         """The reason why libraries are not searched for; empty when they are."""
         jobs = partial(self._processes.jobs, self._node.workloads.of)
@@ -124,7 +124,7 @@ class Observer:
 
     def release_spans(self) -> None:
         """Pass on the spans that wait for others to link to; from now on none waits."""
-        self._links.close()
+        self._linker.close()
 
     def close(self) -> bool:
         """Detach all probes, then close the collectors, which own the loaded programs. Returns False if not in time."""
@@ -151,10 +151,12 @@ class Observer:
         pid = span.process.get("pid", "")
         if pid.isdecimal():
             span = replace(span, resource=self.resource(int(pid)))
-        if span.served and self._sampled(span):
-            self._links.hold(span, span.served)
-        elif self._spans(span) is not False:
-            self._links.add_work(span)
+        self._linker.take(span)
+
+    def _make_linker(self, send: Callable[[Span], bool | None], sampled: Callable[[Span], bool]) -> Linker:
+        clock, requests = self._node.clock, self._node.requests
+        contexts = Path(self._settings.otlp.trace_contexts)
+        return Linker(self._settings.procfs, requests, clock.now_ns, clock.wall_ns, send, sampled, contexts)
 
     def _make_all(self) -> list[Collector]:
         ordered = sorted(self._settings.collectors.items(), key=lambda item: not self._found[item[0]].first)

@@ -35,6 +35,7 @@ class OtlpSettings:
     metrics_interval: float = 0.0
     spans_per_second: int = 1000
     profiles_interval: float = 0.0
+    trace_contexts: str = "/sys/fs/bpf/otel/traces_ctx_v1"
 
 
 @dataclass(frozen=True)

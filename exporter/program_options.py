@@ -159,6 +159,14 @@ OPTIONS = (
         "otlp",
         duration=True,
     ),
+    Option(
+        "otlp.trace-contexts",
+        _OTLP.trace_contexts,
+        "File of the BPF map in which OpenTelemetry eBPF Instrumentation (OBI) has the trace contexts of threads, to "
+        "which spans of GPU work are linked. It need not exist.",
+        "otlp",
+        metavar="FILE",
+    ),
     Option("log.level", "info", "Lowest severity that is logged.", "log", choices=tuple(log.LEVELS)),
     Option("log.format", "logfmt", "Format of a log line.", "log", choices=log.FORMATS),
     Option(

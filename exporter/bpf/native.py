@@ -113,6 +113,7 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {  # result, then arguments
     "bpf_program__set_autoload": (_I, _P, ctypes.c_bool),
     "bpf_prog_test_run_opts": (_I, _I, ctypes.POINTER(_TestRun)),
     "bpf_enable_stats": (_I, _I),
+    "bpf_obj_get_opts": (_I, _S, _P),
     "bpf_obj_get_info_by_fd": (_I, _I, _P, ctypes.POINTER(_U32)),
     "bpf_iter_create": (_I, _I),
     "bpf_link__destroy": (_I, _P),

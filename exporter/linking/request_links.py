@@ -19,7 +19,7 @@ from pathlib import Path
 
 from exporter.linking.lineage import Lineages, server_of
 from exporter.linking.served import Others, RecentRequests
-from exporter.linking.work import RecentWork, Work, work_of
+from exporter.linking.work import KIND, RecentWork, Work
 from exporter.model import Attribute, Link, Served, Span
 
 MOST_LINKS = 32
@@ -28,7 +28,7 @@ WAIT_SECONDS = 1.0
 MOST_WAITING = 4096
 CLOCK_NS = 5_000_000
 """The most by which the difference of wall time and monotonic time changes while one reading of it is used."""
-KIND, SAME_THREAD = "link.kind", "link.same_thread"
+SAME_THREAD = "link.same_thread"
 
 log = logging.getLogger(__name__)
 
@@ -71,11 +71,10 @@ class RequestLinks:
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    def add_work(self, span: Span) -> None:
-        """Remember a span that is sent, if it is of GPU work."""
-        if work := work_of(span):
-            self._lineages.note(work.pid)
-            self._work.add(work)
+    def add_work(self, work: Work) -> None:
+        """Remember GPU work of which the span is sent."""
+        self._lineages.note(work.pid)
+        self._work.add(work)
 
     def hold(self, span: Span, request: Served) -> None:
         """Pass the span of a request on later, at once if too many wait."""
@@ -96,6 +95,7 @@ class RequestLinks:
         others = self._requests.others(request)
         links = [self._link(it, request, others) for it in found]
         links.sort(key=lambda link: link.attributes[KIND] != "thread")
+        links[:0] = self._of_obi(found, request, others)
         dropped = span.links_dropped + max(0, len(links) - MOST_LINKS)
         return replace(span, links=(*span.links, *links[:MOST_LINKS]), links_dropped=dropped)
 
@@ -120,13 +120,32 @@ class RequestLinks:
 
     def _link(self, work: Work, request: Served, others: Others) -> Link:
         same = request.tid != 0 and (work.pid, work.tid) == (request.pid, request.tid)
-        begin_ns = work.start_ns - self._wall_ns(0)
-        inside = same and begin_ns > request.read_ns - CLOCK_NS
-        alone = inside and others.exclude(begin_ns, begin_ns + work.end_ns - work.start_ns)
+        alone = same and self._alone(request, others, work.start_ns, work.end_ns)
         attributes: dict[str, Attribute] = {KIND: "thread" if alone else "concurrent"}
         if same and not alone:
             attributes[SAME_THREAD] = True
         return Link(work.trace_id, work.span_id, attributes)
+
+    def _alone(self, request: Served, others: Others, start_ns: int, end_ns: int) -> bool:
+        """Return whether the thread of a request had no other one between these times."""
+        begin = start_ns - self._wall_ns(0)
+        return begin > request.read_ns - CLOCK_NS and others.exclude(begin, begin + end_ns - start_ns)
+
+    def _of_obi(self, found: list[Work], request: Served, others: Others) -> list[Link]:
+        """Return a link to the span that OBI had for the thread, if that is known of a time while the request ran.
+
+        A span that OBI had for the thread before is no link: another request's, or one that OBI has not removed.
+        """
+        begin, end = self._wall_ns(request.read_ns), self._wall_ns(request.end_ns)
+        contexts = {
+            it.reading.link.span_id: it.reading.link
+            for it in found
+            if it.reading
+            and begin < it.reading.since_ns <= it.reading.read_ns < end
+            and (it.pid, it.tid) == (request.pid, request.tid)
+            and self._alone(request, others, it.start_ns, it.reading.read_ns)
+        }
+        return list(contexts.values()) if len(contexts) == 1 else []
 
     def _run(self) -> None:
         while True:

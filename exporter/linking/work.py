@@ -4,16 +4,39 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from exporter.model import Span
+from exporter.linking.obi import Context
+from exporter.model import Attribute, Link, Span
 
 PROCESSES, SPANS = 64, 256
 _LATE_NS = 1_000_000_000
 """Spans of a process arrive in the order of their ends, except for so much."""
 _OF_WORK = ("gpu.cuda.api", "nccl.api", "rdma.device")
 """Attributes of which each span of GPU work has one."""
+
+
+KIND, SOURCE = "link.kind", "link.source"
+OBI: Mapping[str, Attribute] = {KIND: "thread", SOURCE: "obi"}
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A context that OBI had of a thread at a time after some work had ended, in wall time in nanoseconds."""
+
+    context: Context
+    read_ns: int
+    since_ns: int
+    """Time of the first of the last readings, which all had this context."""
+
+    @property
+    def link(self) -> Link:
+        return Link(*self.context, OBI)
+
+    def during(self, work: Work) -> bool:
+        """Return whether the thread had the context before and after the work."""
+        return self.since_ns <= work.start_ns and work.end_ns <= self.read_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +49,7 @@ class Work:
     end_ns: int
     trace_id: str
     span_id: str
+    reading: Reading | None = None
 
 
 def work_of(span: Span) -> Work | None:

@@ -1,4 +1,7 @@
-"""An LLM server that uses the GPU in the thread that answers (own), or in a process that it has started (child)."""
+"""An LLM server that uses the GPU in the thread that answers (own), or in a process that it has started (child).
+
+With "twice" it uses the GPU twice, and needs time after each.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from typing import IO
 
 from tests.standins.otel_context import Published, process_context
@@ -22,10 +26,16 @@ def work(driver: ctypes.CDLL) -> None:
     driver.cuStreamSynchronize(None)
 
 
-def serve(connection: socket.socket, child: subprocess.Popen[bytes] | None, driver: ctypes.CDLL | None) -> None:
+def serve(
+    connection: socket.socket, child: subprocess.Popen[bytes] | None, driver: ctypes.CDLL | None, twice: bool
+) -> None:
     while connection.recv(65536):
         if driver:
             work(driver)
+        if driver and twice:
+            time.sleep(0.3)
+            work(driver)
+            time.sleep(0.3)
         if child:
             work_in(child.stdin, child.stdout)
         connection.sendall(ANSWER)
@@ -59,7 +69,7 @@ def main(kind: str) -> None:
         print(json.dumps({"port": server.getsockname()[1], "engine": child.pid if child else 0}), flush=True)
         while True:
             connection, _ = server.accept()
-            threading.Thread(target=serve, args=(connection, child, driver), daemon=True).start()
+            threading.Thread(target=serve, args=(connection, child, driver, kind == "twice"), daemon=True).start()
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.bpf.cuda_node import BUILD, build_standins
+from tests.bpf.obi_map import ObiMap
 from tests.program.process import Exporter
 from tests.standins.otlp_sink import HttpSink
 from tests.support import PATIENCE
@@ -38,11 +39,22 @@ def sink() -> Iterator[HttpSink]:
 
 
 @pytest.fixture
+def obi(tmp_path: Path) -> Iterator[ObiMap]:
+    with ObiMap(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
 def exporter(tmp_path: Path, sink: HttpSink) -> Iterator[Exporter]:
     build_standins()
+    contexts = f"--otlp.trace-contexts={tmp_path}/bpf/otel/traces_ctx_v1"
     flags = ("--collector.serving", "--collector.cuda.wait-span-seconds=0.02", "--no-collector.ras")
     running = Exporter(
-        tmp_path, *flags, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=f"{sink.endpoint}/v1/traces", OTEL_BSP_SCHEDULE_DELAY="200"
+        tmp_path,
+        *flags,
+        contexts,
+        OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=f"{sink.endpoint}/v1/traces",
+        OTEL_BSP_SCHEDULE_DELAY="200",
     )
     try:
         yield running.await_ready()
@@ -116,3 +128,42 @@ def test_a_request_links_to_the_work_of_the_gpu(exporter: Exporter, sink: HttpSi
         assert (attributes(work)["thread.id"] != running.engine) == (kind == "own")
         assert {"published"} == services(sink, running.pid)
         assert {"published" if kind == "own" else "of-the-environment"} == services(sink, running.engine)
+
+
+def test_links_to_spans_of_obi(obi: ObiMap, exporter: Exporter, sink: HttpSink) -> None:
+    """A request links to the span that OBI has for it; of its work the second span does, before which it was known."""
+    contexts: list[tuple[str, str]] = []
+    with server("twice") as running:
+        client = http.client.HTTPConnection("127.0.0.1", running.port, timeout=PATIENCE)
+
+        def linked(sink: Any) -> list[Any]:
+            contexts.append((os.urandom(16).hex(), os.urandom(8).hex()))
+            threads = [int(it.name) for it in Path(f"/proc/{running.pid}/task").iterdir()]
+            for tid in threads:
+                obi.set(running.pid, tid, *contexts[-1])
+            running.request(client)
+            for tid in threads:
+                obi.delete(running.pid, tid)
+            return requests()
+
+        def requests() -> list[Any]:
+            return [span for span in spans_of(sink, running.pid, "chat tiny") if to_obi(span)]
+
+        sink.wait_for(linked)
+        client.close()
+
+        request = requests()[-1]
+        works = {work.span_id: work for work in spans_of(sink, running.pid, "cuStreamSynchronize")}
+        of_work = [link for link in request.links if link.span_id in works]
+        first, second = sorted((works[it.span_id] for it in of_work), key=lambda span: span.start_time_unix_nano)
+        [own] = to_obi(request)
+        assert own in contexts
+        assert [{"link.kind": "thread"}] * 2 == [attributes(link) for link in of_work]
+        assert 3 == len(request.links)
+        assert ([], [own]) == (to_obi(first), to_obi(second))
+
+
+def to_obi(span: Any) -> list[tuple[str, str]]:
+    """The spans of OBI that a span has links to."""
+    found = [it for it in span.links if attributes(it) == {"link.kind": "thread", "link.source": "obi"}]
+    return [(link.trace_id.hex(), link.span_id.hex()) for link in found]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from exporter.linking import request_links
 from exporter.linking.request_links import MOST_LINKS, RequestLinks
 from exporter.linking.served import RecentRequests
-from exporter.linking.work import PROCESSES, SPANS
+from exporter.linking.work import PROCESSES, SPANS, Reading, Work, work_of
 from exporter.model import Link, Served, Span
 from tests.support import until
 
@@ -30,8 +31,10 @@ def span(name: str, start: int, end: int, pid: int = SERVER, **attributes: Any) 
     return Span(name, name.rjust(32, "0"), name.rjust(16, "0"), AHEAD + start, AHEAD + end, attributes, process)
 
 
-def work(name: str, start: int, end: int, tid: int = THREAD, pid: int = SERVER) -> Span:
-    return span(name, start, end, pid, **{"gpu.cuda.api": "cuStreamSynchronize", "thread.id": tid})
+def work(name: str, start: int, end: int, tid: int = THREAD, pid: int = SERVER, **more: Any) -> Work:
+    made = work_of(span(name, start, end, pid, **{"gpu.cuda.api": "cuStreamSynchronize", "thread.id": tid}))
+    assert made
+    return replace(made, **more)
 
 
 @pytest.fixture
@@ -78,7 +81,6 @@ def test_work_while_the_request_ran(links: RequestLinks, served: Callable[..., S
     links.add_work(work("d", 100 * MS, 110 * MS))
     links.add_work(work("e", 10 * MS, 110 * MS))  # it began before: of another request
     links.add_work(work("f", 30 * MS, 40 * MS, pid=SERVER + 1))
-    links.add_work(span("9", 30 * MS, 40 * MS))
     assert {"a": ONLY, "b": OTHER, "e": ALSO} == linked(links, request)
 
 
@@ -165,3 +167,31 @@ def test_an_engine_is_looked_for_again(
     requests.add(other)
     assert {} == linked(links, other)
     assert {"a": OTHER} == linked(links, served(0, 100 * MS))
+
+
+@pytest.mark.parametrize(
+    ("reading", "linked"),
+    [
+        ({"a": 50}, True),
+        ({"a": 50, "b": 90}, True),
+        ({"a": 120}, False),  # of the next request
+        ({"a": 50, "c": 90}, False),  # the thread had two
+        ({"a": 75}, False),  # another request had begun
+        ({"e": 50}, False),  # it was there before the request
+        ({}, False),
+    ],
+)
+def test_the_span_of_obi(
+    links: RequestLinks, served: Callable[..., Served], requests: RecentRequests, reading: dict[str, int], linked: bool
+) -> None:
+    """The span that OBI has for the request is known if the context was read while the request had the thread."""
+    request = served(0, 100 * MS)
+    if reading == {"a": 75}:
+        requests.add(replace(request, read_ns=70 * MS, end_ns=80 * MS))
+    for name, at in reading.items():
+        context, since = ("f" * 32, ("c" if name == "c" else "d") * 16), 10 if name == "e" else at
+        made = Reading(context, AHEAD + at * MS, AHEAD + since * MS)
+        links.add_work(work(name, 30 * MS, 40 * MS, reading=made))
+    found = [Link(*it) for it in links.linked(span("request", 0, 100 * MS), request).links]
+    expected = [Link("f" * 32, "d" * 16, {"link.kind": "thread", "link.source": "obi"})] if linked else []
+    assert expected == [it for it in found if "link.source" in it.attributes]
