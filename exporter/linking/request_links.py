@@ -92,6 +92,8 @@ class RequestLinks:
     def linked(self, span: Span, request: Served) -> Span:
         """Return the span of a request with links to the work that is known now."""
         found = self._during(span, request)
+        if not found:
+            return span
         others = self._requests.others(request)
         links = [self._link(it, request, others) for it in found]
         links.sort(key=lambda link: link.attributes[KIND] != "thread")

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from exporter.model import Served
 
-PROCESSES, REQUESTS = 256, 1024
+PROCESSES, REQUESTS, MOST = 256, 1024, 16_384
+"""The most servers, requests of one, and requests of all: 4 MB."""
 
 
 @dataclass(slots=True)
@@ -25,26 +26,25 @@ class RecentRequests:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._of: OrderedDict[int, _Server] = OrderedDict()
+        self._kept = 0
 
     def add(self, request: Served) -> None:
         with self._lock:
             server = self._of.setdefault(request.pid, _Server())
             if len(server.requests) == REQUESTS:
                 server.forgotten_ns = max(server.forgotten_ns, server.requests[0].end_ns)
+                self._kept -= 1
             server.requests.append(request)
+            self._kept += 1
             self._of.move_to_end(request.pid)
-            while len(self._of) > PROCESSES:
-                self._of.popitem(last=False)
+            while len(self._of) > PROCESSES or self._kept > MOST:
+                _, last = self._of.popitem(last=False)
+                self._kept -= len(last.requests)
 
     def servers(self) -> Collection[int]:
         """Return the processes that have served requests."""
         with self._lock:
             return list(self._of)
-
-    def forget(self, pid: int) -> None:
-        """Drop the requests of a process that has ended."""
-        with self._lock:
-            self._of.pop(pid, None)
 
     def others(self, request: Served) -> Others:
         """Return what is known of the other requests of the process."""
