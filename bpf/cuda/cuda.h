@@ -215,9 +215,10 @@ struct total_key {
 struct total {
 	__u64 allocated;
 	__u64 freed;
-	__u64 implicit;	       /* freed by something else than a call that frees */
-	__u64 untracked;       /* allocated without a row of `live`: their frees will not be seen */
-	__u64 doubtful;	       /* in rows, but perhaps gone with a context, or of a graph; 1 for ever after a capture that
+	__u64 implicit;	 /* freed by something else than a call that frees */
+	__u64 untracked; /* allocated without a row of `live`: their frees will not be seen */
+	__u64
+	    doubtful; /* in rows, but perhaps gone with a context, or of a graph; 1 for ever after a capture that
 				* was not seen to begin */
 	__u64 unmatched_frees; /* frees of what was not seen allocated */
 };
