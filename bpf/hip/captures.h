@@ -32,12 +32,19 @@ static __always_inline void begin_capture(const struct call *call)
 		lose_sight(key.tgid); /* what is allocated there would be taken for memory */
 }
 
-static __always_inline void end_capture(const struct thread *thread, __u64 stream)
+/* False if it was not seen to begin. */
+static __always_inline bool end_capture(const struct thread *thread, __u64 stream)
 {
 	struct object key = captured_key(thread, stream);
 
-	if (captures_of(key.tgid))
-		remove_shared(captured, key.tgid, &key);
+	return captures_of(key.tgid) && remove_shared(captured, key.tgid, &key);
+}
+
+/* A capture has ended. If it began before the probes, what was allocated in it has been taken for memory. */
+static __always_inline void complete_capture(const struct call *call)
+{
+	if (!end_capture(&call->thread, call->arguments[0]))
+		lose_sight(call->thread.tgid);
 }
 
 /* Whether the end of a capture that returned this has ended it: hipSuccess, or that it was invalidated or unjoined. */

@@ -262,7 +262,7 @@ AT_RETURN(on_return)
 		else
 			complete_free(&call, function->memory);
 	} else if (function->effect == effect_capture_end && has_ended_capture(code)) {
-		end_capture(&call.thread, call.arguments[0]);
+		complete_capture(&call);
 	} else if (code) {
 		return 0;
 	} else if (function->effect >= effect_allocate && function->effect <= effect_register) {
@@ -275,6 +275,8 @@ AT_RETURN(on_return)
 		place(call.thread.tgid, call.thread.tid, device_of_ordinal(call.arguments[0]));
 	} else if (function->effect == effect_stream_create) {
 		made_stream(&call);
+		end_capture(&call.thread,
+			    read_u64(call.arguments[0])); /* of one with its handle, that a reset took */
 	} else if (function->effect == effect_capture_begin) {
 		begin_capture(&call);
 	}

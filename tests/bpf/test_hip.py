@@ -368,3 +368,28 @@ def test_another_stream_during_a_capture(observed: Observed, job: HipScript) -> 
     assert {"device": 1000} == observed.by(USED, job.pid, "memory")
     job.run("new(lib.hipMallocAsync, size(4000), None)")
     assert {} == observed.by(USED, job.pid, "memory")
+
+
+@standin
+def test_a_capture_from_before_the_probes() -> None:
+    """Bytes in use are absent once it ends: what it allocated has been taken for memory. Allocations count."""
+    with HipScript() as job:
+        job.run("stream = new(lib.hipStreamCreate); lib.hipStreamBeginCapture(stream, 0)")
+        with observe() as observed:
+            started(observed, job)
+            job.run("new(lib.hipMallocAsync, size(4000), stream); assert 0 == lib.hipStreamEndCapture(stream, None)")
+            assert {} == observed.by(USED, job.pid, "memory")
+            assert 4000 == observed.value(ALLOCATED, job.pid, memory="pool")
+
+
+@standin
+def test_a_stream_that_went_with_a_reset(observed: Observed, job: HipScript) -> None:
+    """A new stream that has the handle of a captured one is not captured: what is allocated there is memory."""
+    job.run(
+        "streams = [new(lib.hipStreamCreate) for _ in range(3)]\n"
+        "lib.hipStreamBeginCapture(streams[0], 0); lib.hipDeviceReset(); before = streams[0].value\n"
+        "libc = ctypes.CDLL(None); libc.free(streams[0])  # as a reset does\n"
+        "made = next(it for it in (new(lib.hipStreamCreate) for _ in range(1000)) if it.value == before)\n"
+        "new(lib.hipMallocAsync, size(23), made)"
+    )
+    assert {"pool": 23} == observed.by(USED, job.pid, "memory")
