@@ -144,7 +144,10 @@ CHECKED_ONCE __u32 line_bytes_here(struct walk *walk)
 	if (!walk)
 		return 1;
 	offset = end = walk->at - walk->loaded_at;
-	for (int i = 0; i < WINDOW / 8 && end <= WINDOW - 8 && end + 8 <= walk->loaded; i++, end += 8) {
+	for (int i = 0; i < WINDOW / 8; i++, end += 8) {
+		barrier_var(end); /* so that it is what the verifier sees compared */
+		if (end > WINDOW - 8 || end + 8 > walk->loaded)
+			break;
 		word = *(__u64 *)(walk->window + end);
 		if (has_byte(word, '\n') || has_byte(word, '\r'))
 			break;
@@ -153,29 +156,28 @@ CHECKED_ONCE __u32 line_bytes_here(struct walk *walk)
 }
 
 /* Whether an event ends with the newest of these four bytes. */
-static __always_inline bool is_end(__u32 last, struct request *out)
+static __always_inline bool is_end(__u32 last, bool lines)
 {
-	return (out->flags & LINES && last >> 24 == '\n') || last >> 16 == 0x0a0a || last == 0x0a0d0a0d ||
+	return (lines && last >> 24 == '\n') || last >> 16 == 0x0a0a || last == 0x0a0d0a0d ||
 	       last >> 16 == 0x0d0d;
 }
 
-/* A search for the last event that ends among the bytes of a window. */
+/* A search for the last event that ends among the bytes of a window. Small: Linux 6.1 has little stack for this. */
 struct last_end {
 	struct walk *walk;
-	struct request *out;
-	__u32 from;  /* place of the first byte, */
-	__u32 at;    /* and of a word */
-	__u32 found; /* place behind the event; 0: none yet */
-	__u32 unused;
+	__u16 from;  /* place of the first byte, */
+	__s16 at;    /* and of a word */
+	__u16 found; /* place behind the event; 0: none yet */
+	__u16 lines; /* of JSON */
 };
 
 /* One step of it, through five places; 1 ends it. */
 static long end_step(__u32 index, struct last_end *search)
 {
-	__u32 at = search->at;
+	__s32 at = search->at;
 	__u64 word;
 
-	if (at > WINDOW - 8 || (__s32)(at - search->from) < 0)
+	if (at < 0 || at > WINDOW - 8 || at < search->from)
 		return 1;
 	word = *(__u64 *)(search->walk->window + at);
 	search->at = at - 5;
@@ -183,7 +185,7 @@ static long end_step(__u32 index, struct last_end *search)
 		return 0;
 #pragma clang loop unroll(full)
 	for (int byte = 0; byte < 5; byte++) {
-		if (is_end(word >> 32, search->out)) {
+		if (is_end(word >> 32, search->lines)) {
 			search->found = at + 8 - byte;
 			return 1;
 		}
@@ -196,20 +198,23 @@ static long end_step(__u32 index, struct last_end *search)
  * among the last bytes. */
 CHECKED_ONCE __u32 last_end(struct walk *walk, struct event *event, struct request *out, __u32 size)
 {
-	struct last_end search = {.walk = walk, .out = out};
-	__u32 few = at_most(size, WINDOW), last;
+	struct last_end search = {};
+	__u32 few = at_most(size, WINDOW), last, from;
 
 	if (!walk || !event || !out)
 		return 0;
-	search.from = walk->at + size - few - walk->loaded_at;
-	if (search.from >= WINDOW || search.from + few > walk->loaded) {
-		search.from = 0;
+	search.walk = walk;
+	search.lines = !!(out->flags & LINES);
+	from = walk->at + size - few - walk->loaded_at;
+	if (from >= WINDOW || from + few > walk->loaded) {
+		from = 0;
 		walk->loaded_at = walk->at + size - few;
 		walk->loaded = few;
 		if (bpf_probe_read_user(walk->window, few, (void *)(walk->base + walk->loaded_at)))
 			return walk->loaded = 0;
 	}
-	search.at = search.from + few - 8;
+	search.from = from;
+	search.at = from + few - 8;
 	bpf_loop(WINDOW / 5, end_step, &search, 0);
 	if (search.found)
 		return search.found - search.from + size - few;
@@ -218,7 +223,7 @@ CHECKED_ONCE __u32 last_end(struct walk *walk, struct event *event, struct reque
 	last = event->last_bytes;
 	for (__u32 i = 0; i < 7 && i < size; i++) { /* those in front of which are earlier ones */
 		last = last >> 8 | (__u32)(__u8)walk->window[(search.from + i) & (WINDOW - 1)] << 24;
-		if (is_end(last, out))
+		if (is_end(last, search.lines))
 			search.found = i + 1;
 	}
 	return search.found;
@@ -240,7 +245,7 @@ static __always_inline __u64 event_bytes(struct walk *walk, struct event *event,
 	last = event->last_bytes;
 	if (!last_bytes(walk, size, &last))
 		return 0;
-	if (!is_end(last, out) && !event->ignored) {
+	if (!is_end(last, out->flags & LINES) && !event->ignored) {
 		few = last_end(walk, event, out, size);
 		if (few) {
 			size = few;
@@ -248,7 +253,7 @@ static __always_inline __u64 event_bytes(struct walk *walk, struct event *event,
 		}
 	}
 	event->last_bytes = last;
-	if (is_end(last, out)) {
+	if (is_end(last, out->flags & LINES)) {
 		if (!event->ignored)
 			event_sent(out, now);
 		event->fresh = 1;
