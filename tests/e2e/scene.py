@@ -105,6 +105,15 @@ probes: [{uprobe: cuLaunchKernel, library: libcuda.so.1, program: on_launch}]
 metrics:
   - {name: site.launches, help: Launches that the site's own probe saw., type: counter, map: calls, labels: [{as: pid}]}
 """
+BUSY = """
+import ctypes, sys, time
+wait = ctypes.CDLL(sys.argv[1]).cuStreamSynchronize
+while True:
+    for _ in range(5000):
+        wait(None)
+    time.sleep(0.05)
+"""
+"""A job of which the waits cost more than --overhead.max-ratio."""
 RESTARTS = """
 init(0, 2, b'again')
 lib.standin_fail(b'ncclAllReduce', 3)
@@ -174,6 +183,7 @@ class Scene:
         self._jobs(stack)
         stack.callback(self._stop.set)
         self._await_attached()
+        _start(stack, [sys.executable, "-c", BUSY, str(BUILD / "libcuda.so.1")])
         self.since = time.time()
         time.sleep(CALM_SECONDS)
         for _ in range(3):
