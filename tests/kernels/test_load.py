@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.kernels import systems
+from tests.kernels.objects import LOAD
 from tests.kernels.systems import TOOLS, Guest
 from tests.packages import NotAvailable
 from tests.rdma import rig
@@ -74,23 +75,6 @@ SINCE_6_3 = (
 SINCE_6_4 = ("test_map_memory.py::test_the_kernel_agrees",)
 """The kernel knows the memory of its maps."""
 MULTI = "this kernel has no multi-uprobe links (Linux 6.6)"
-LOAD = """
-import os
-from pathlib import Path
-from exporter.bpf.libbpf import BpfError, Object
-without = ("on_data",) if os.uname().release.startswith("6.1.") else ()  # its tracepoint is new in 6.3
-found = sorted(Path("exporter/bpf/objects", os.uname().machine).glob("*.o"))
-for path in found:
-    try:
-        if path.name == "serving.bpf.o":
-            Object(path, without=without).close()
-            Object(path, constants={"tls": 1}, without=without).close()
-        else:
-            Object(path).close()
-        print(path.name, "loaded")
-    except BpfError as error:
-        print(path.name, str(error)[-900:])
-"""
 
 
 @pytest.fixture(scope="module", params=MACHINES, ids="-".join)
