@@ -47,7 +47,8 @@ def instructions(program: Program) -> bytes:
 @pytest.mark.parametrize("path", OBJECTS, ids=lambda path: path.name)
 def test_programs_of_uprobes_have_no_private_stack(path: Path) -> None:
     """Every program that a uprobe runs has the tail call that is never reached, and on x86-64 no private stack."""
-    with Object(path) as loaded:
+    old = path.name == "serving.bpf.o" and platform.release().startswith("6.1.")
+    with Object(path, without=("on_data",) if old else ()) as loaded:  # its tracepoint is new in Linux 6.3
         probes = {it.name: it for it in loaded.programs.values() if it.section.startswith(("uprobe", "uretprobe"))}
         private = {name for name, it in probes.items() if R9_OF_THE_PROCESSOR in machine_code(it)}
         missing = {name for name, program in probes.items() if TAIL_CALL not in instructions(program)}
