@@ -19,7 +19,7 @@ enum loop_ends { loop_each, loop_flag, loop_owner } __attribute__((packed));
 #define NONE 0xffffffff
 struct interpreter {
 	__u64 runtime;		  /* address of _PyRuntime */
-	__u32 heads;		  /* _PyRuntimeState.interpreters.head */
+	__u32 heads;		  /* _PyRuntimeState.interpreters.main */
 	__u32 threads;		  /* PyInterpreterState.threads.head */
 	__u32 next;		  /* PyThreadState.next */
 	__u32 thread_id;	  /* PyThreadState.thread_id, or native_thread_id */
