@@ -173,8 +173,8 @@ OPTIONS = (
         "overhead.max-ratio",
         0.01,
         "Maximum part of a process's CPU time that probes may take before calls are probed in windows: launches of "
-        "CUDA and HIP, then ncclSend and ncclRecv, post_send and post_recv of RDMA, copies and waits of CUDA, and at "
-        "last its allocations. 0: no limit, every call counts.",
+        "CUDA and HIP, then ncclSend and ncclRecv, post_send and post_recv of RDMA, copies and waits of CUDA, "
+        "collectives of NCCL, and at last allocations of CUDA. 0: no limit, every call counts.",
         "overhead",
         most=1.0,
     ),
