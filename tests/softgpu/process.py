@@ -37,7 +37,7 @@ def code(call, *arguments):
     try: call(*arguments)
     except Failed as failed: return failed.args[0]
     return 0
-for line in sys.stdin:
+for line in open(0, "rb", buffering=0):  # what follows a line is left for a program that is executed by it
     out = None
     exec(json.loads(line))
     print(json.dumps(out), flush=True)
