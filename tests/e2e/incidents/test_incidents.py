@@ -14,13 +14,13 @@ from tests.e2e.incidents.faster import Clock
 from tests.e2e.incidents.incident import Incident, Notice
 from tests.e2e.incidents.timelines import HEALTHY, INCIDENTS
 
-CLOCKS = (Clock(40), Clock(15))
-"""The second, where the machine stopped for so long in the first that series were absent as in no cluster."""
+CLOCKS = (Clock(40), Clock(15), Clock(6))
+"""A slower one, where the machine stopped for so long in the one before that series were absent as in no cluster."""
 MISSED = 2
 """Minutes without a scrape after which that is so: rules that wait for one or two would wait for longer."""
 
 pytestmark = [
-    pytest.mark.timeout(1200),
+    pytest.mark.timeout(2400),
     pytest.mark.skipif(
         not (shutil.which("promtool") and shutil.which("prometheus-alertmanager") and shutil.which("amtool")),
         reason="Debian's prometheus and prometheus-alertmanager are not installed",
