@@ -70,11 +70,9 @@ class App:
         """Held during start, reload and close, because a signal to reload may come at any time."""
         self._reloaded, self._reload_successful = time.time(), True
         self._push = Push(plan, self._gather, time.time()) if plan else None
-        push = self._push if plan and plan.traces else None
-        if push:
-            self._observer = Observer(settings, found, push.span, (self._own,), push.sampled)
-        else:
-            self._observer = Observer(settings, found, None, (self._own,))
+        push = self._push if plan.traces else None
+        spans, sampled = (push.span, push.sampled) if push else (None, None)
+        self._observer = Observer(settings, found, spans, (self._own,), sampled)
         self._history = landing_plots.history()
         self._observer.scraper.subscribe(self._history.add)
         scraper, release = self._observer.scraper, self._observer.gpus.release

@@ -31,7 +31,8 @@ logger = logging.getLogger(__name__)
 class Observer:
     """The enabled collectors with their shared state. `own` are further sources of the exporter's own metrics.
 
-    `spans` takes finished spans and returns False for one that is not sent, `sampled` returns whether one may be.
+    `spans` takes finished spans and returns False for one that is not sent. `sampled` returns whether one may be sent;
+    without it each may.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class Observer:
         found: Mapping[str, Found],
         spans: Callable[[Span], bool | None] | None,
         own: Sequence[Callable[[], Iterable[Sample]]] = (),
-        sampled: Callable[[Span], bool] = lambda span: True,
+        sampled: Callable[[Span], bool] | None = None,
     ) -> None:
         self._settings, self._found = settings, found
         self._processes = ProcessTable(settings.procfs, settings.logs)
@@ -60,7 +61,7 @@ class Observer:
             settings.web.enable_profiles,
             settings.bpf_return_probes,
         )
-        self._linker = self._make_linker(spans or _drop, sampled)
+        self._linker = self._make_linker(spans or _drop, sampled or _each)
         self.refusal = ""
         """The reason why libraries are not searched for; empty when they are."""
         jobs = partial(self._processes.jobs, self._node.workloads.of)
@@ -170,6 +171,10 @@ class Observer:
 
     def _disabled(self) -> dict[str, str]:
         return {name: it.switch for name, it in self._found.items() if name not in self._settings.collectors}
+
+
+def _each(_: Span) -> bool:
+    return True
 
 
 def _drop(_: Span) -> None:
