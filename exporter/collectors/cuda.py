@@ -316,7 +316,7 @@ class Cuda(ProbeCollector[Activity]):
             "live_most": self._live_rows,
             "profiled": int(self._profiles),
             "launches_every": settings["profile-launches-every"] if self._profiles else 0,
-            "launches_of": ("driver", "runtime").index(self._bounded),  # enum layer of bpf/cuda/cuda.h
+            "launches_of": ("driver", "runtime").index(self._bounded),  # enum layer of bpf/cuda/functions.h
         }
 
     def _copy(self, programs: Collection[str]) -> Object:

@@ -60,7 +60,7 @@ class MemoryTotals(NamedTuple):
 class Counts:
     """Counts of a process on a device.
 
-    `api` is a function's number; `layer`, `memory` and so on are enums of bpf/cuda/cuda.h.
+    `api` is a function's number; `layer`, `memory` and so on are enums of bpf/cuda/functions.h.
     """
 
     launches: dict[int, Launches] = field(default_factory=dict)

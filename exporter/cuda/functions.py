@@ -1,7 +1,7 @@
 """The CUDA functions that are hooked, declared once: how each is hooked, and what it does when it succeeds.
 
 Names, arguments and which variants exist are from cuda.h, cudaTypedefs.h and cuda_runtime_api.h of CUDA 12.9 and 13.5
-(tests/program/cuda/test_functions.py). Programs and effects are those of bpf/cuda/cuda.bpf.c and bpf/cuda/cuda.h.
+(tests/program/cuda/test_functions.py). Programs and effects are those of bpf/cuda/cuda.bpf.c and bpf/cuda/functions.h.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from exporter.bpf.rehearsal import Scene
 
 NO_ARGUMENT = 255
 LAUNCHES, TRANSFERS, MEMORY = GROUPS = ("launches", "transfers", "memory")
-"""Groups of functions that are left out together, in this order: enum group of bpf/cuda/cuda.h."""
+"""Groups of functions that are left out together, in this order: enum group of bpf/cuda/functions.h."""
 
 
 def layer(symbol: str) -> str:
@@ -53,7 +53,7 @@ class CudaFunction:
         return MEMORY if self.effect.startswith(("allocate", "register")) or self.effect == "free" else ""
 
     def cookie(self, types: Btf, api: int) -> int:
-        """The 64-bit number its probes carry: struct cookie of bpf/cuda/cuda.h."""
+        """The 64-bit number its probes carry: struct cookie of bpf/cuda/functions.h."""
         named = {
             field: types.enum(field)[f"{field}_{getattr(self, field)}"]
             for field in ("layer", "effect", "memory", "direction")

@@ -1,4 +1,4 @@
-"""Label values for the enums of bpf/cuda/cuda.h: the part of each constant after the enum's name."""
+"""Label values for the enums of bpf/cuda/functions.h: the part of each constant after the enum's name."""
 
 from __future__ import annotations
 
