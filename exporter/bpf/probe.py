@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Protocol
@@ -23,11 +22,11 @@ from exporter.bpf.hook_group import Waiting
 from exporter.bpf.hooks import Hooked, HookState
 from exporter.bpf.libbpf import Link, Program
 from exporter.bpf.library import Library
-from exporter.bpf.naming import names
 from exporter.bpf.passing import Passing
 from exporter.bpf.placement import Placement
-from exporter.bpf.probe_metrics import ATTACHED, HITS, MISSING, OVERHEAD, RUN, UNCOVERED
+from exporter.bpf.probe_metrics import HITS, OVERHEAD, RUN
 from exporter.bpf.probed_library import ProbedLibrary
+from exporter.bpf.probed_samples import named, states, symbols
 from exporter.bpf.process_links import LinkedProcesses
 from exporter.bpf.rehearsal import Rehearsal
 from exporter.bpf.return_switches import Numbers, Switch, Switches
@@ -204,14 +203,14 @@ class Probes:
         return {
             id(it.hooked.library): SampledFile(
                 name,
-                symbols,
+                functions,
                 [*it.users],
                 partial(it.sample, group),
                 partial(self._keep, it, group),
                 partial(it.restore, group),
             )
-            for it, name in self._named()
-            if (symbols := it.hooked.sampled(group))
+            for it, name in named(self.present())
+            if (functions := it.hooked.sampled(group))
         }
 
     def _keep(self, probed: ProbedLibrary, group: str, pids: Collection[int]) -> Collection[int]:
@@ -234,8 +233,9 @@ class Probes:
 
     def collect(self) -> Iterator[Sample]:
         """The exporter's own metrics about this probe."""
-        yield from self._collect_states()
-        yield from self._collect_symbols()
+        present = named(self.present())
+        yield from states(self.name, present)
+        yield from symbols(self.name, present, self._coverage)
         probe = {"probe": self.name}
         hits = self._hits()
         for symbol, calls in hits.items():
@@ -245,35 +245,6 @@ class Probes:
         measured = [program.stats() for program in self._object.programs.values()]
         if any(runs for _, runs in measured):
             yield RUN.sample(sum(nanoseconds for nanoseconds, _ in measured) / 1e9, probe)
-
-    def _collect_states(self) -> Iterator[Sample]:
-        """Files of one name, as two containers have them, are one series: the worse of them."""
-        attached: dict[tuple[str, str, str], bool] = {}
-        for probed, name in self._named():
-            for state in probed.hooked.states():
-                key = state.symbol, name, state.placement
-                attached[key] = attached.get(key, True) and state.attached
-        for (symbol, library, placement), value in attached.items():
-            labels = {"probe": self.name, "symbol": symbol, "library": library, "placement": placement}
-            yield ATTACHED.sample(int(value), labels)
-
-    def _collect_symbols(self) -> Iterator[Sample]:
-        missing: dict[str, int] = defaultdict(int)
-        uncovered: dict[str, int] = defaultdict(int)
-        for probed, name in self._named():
-            if probed.passing:
-                continue  # it has the functions that it wants to change
-            missing[name] = max(missing[name], self._coverage.count_missing(probed.hooked.library))
-            uncovered[name] = max(uncovered[name], len(probed.uncovered))
-        for name, count in missing.items():
-            yield MISSING.sample(count, {"probe": self.name, "library": name})
-        for name, count in uncovered.items() if self._coverage.coverable else ():
-            yield UNCOVERED.sample(count, {"probe": self.name, "library": name})
-
-    def _named(self) -> list[tuple[ProbedLibrary, str]]:
-        present = self.present()
-        called = names(probed.hooked.library for probed in present)
-        return [(probed, called[id(probed.hooked.library)]) for probed in present]
 
     def account(self, symbol: str, placement: Placement, returns: bool) -> None:
         """Counts calls of a symbol at what they cost at this place, also where someone else attaches to it."""
