@@ -17,7 +17,7 @@ from exporter.bpf.passing import Passing, PassingProcesses
 from exporter.bpf.process_links import LinkedProcesses
 from exporter.bpf.process_user import user_of
 from exporter.bpf.rehearsal import Rehearsal, small_copy
-from exporter.cuda import metrics
+from exporter.cuda import loading, metrics
 from exporter.cuda.activity import Activity, Counted
 from exporter.cuda.flags import FLAGS as FLAGS
 from exporter.cuda.flags import live_rows
@@ -27,7 +27,7 @@ from exporter.cuda.interposers import passes_on
 from exporter.cuda.launches import CudaLaunches
 from exporter.cuda.names import Names
 from exporter.cuda.records import ContextEnd, CudaSpan
-from exporter.cuda.samples import function, held, samples
+from exporter.cuda.samples import function, samples, unattributed
 from exporter.cuda.sight import Sight, Waiting
 from exporter.cuda.spans import Exemplars, span
 from exporter.governor.subject import Subject
@@ -36,7 +36,7 @@ from exporter.model import Labels, Metric, Sample
 from exporter.node import Node
 from exporter.probe_collector import ProbeCollector, Receivers, Table
 from exporter.push import SPANS_DROPPED
-from exporter.resolve.process_gpus import UNKNOWN_DEVICE, ProcessGpus
+from exporter.resolve.process_gpus import ProcessGpus
 from exporter.stacks import metrics as stack_metrics
 
 if TYPE_CHECKING:
@@ -47,10 +47,6 @@ METRICS: tuple[Metric, ...] = (
     *stack_metrics.METRICS,
 )
 NVML_SECONDS = 3.0
-STACK_IDS, ALLOCATION_BYTES = 16_384, 1 << 20
-"""Threads that allocate, and bytes of a ring buffer, while profiles are on."""
-
-
 _WINDOW = "in a window"
 """In place of a symbol, in the table of what calls cost."""
 
@@ -67,8 +63,6 @@ class Cuda(ProbeCollector[Activity]):
     def __init__(self, node: Node) -> None:
         super().__init__(node)
         self._later: list[GroupCalls] = []
-        self._judged: dict[int, float] = {}
-        """By process, the last time (CLOCK_MONOTONIC) at which it was decided whether all its calls are seen."""
         self._exemplars = Exemplars()
         self.profiling: CudaProfiling | None = None
 
@@ -149,8 +143,7 @@ class Cuda(ProbeCollector[Activity]):
 
     @property
     def _bounded(self) -> str:
-        """The API layer of which launches may be probed in windows: with both, the runtime's stay exact."""
-        return "runtime" if self.node.settings["layers"] == "runtime" else "driver"
+        return loading.bounded_layer(self.node.settings)
 
     @property
     def _groups(self) -> Collection[str]:
@@ -214,50 +207,31 @@ class Cuda(ProbeCollector[Activity]):
         self._on_gpus.refresh()
         self._events.flush(self.object.maps["context_ends"])  # what these contexts had allocated is in no row below
         processes = self.ledger.processes()
-        judged = set(self._judged)  # before: what is decided is in `covered`
-        covered = {pid for pid, _ in self.object.maps["covered"].items()}  # after: one that is replaced is not in both
-        missed = self._missed()
+        decided = self._sight.decided()
+        missed = self._sight.missed()
         for process in processes:
             exemplars = partial(self._exemplars.of, process.pid)
             unseen = process.pid in self._sight.unknown | missed and not process.ended
             yield from samples(process, self._names, self.node.clock.wall_ns, exemplars, unseen)
-            if process.replaced and process.pid in self.ledger and process.pid not in covered:
-                # All calls of the program that runs now are among those of the one before, so it has no other series.
-                yield metrics.SEEN_FROM_START.sample(0, self.node.processes.labels(process.pid))
-            if not process.ended and process.pid in judged:
-                devices = process.activity.devices.keys() - {UNKNOWN_DEVICE}
-                only = process.activity.gpus.get(0, {}) if len(devices) <= 1 else {}
-                seen = process.pid in covered and self._is_whole(process.pid)
-                yield metrics.SEEN_FROM_START.sample(int(seen), {**process.labels, **only})
-            if not process.ended and process.pid in covered:
-                yield from self._unattributed(process)
+            if process.replaced and process.pid in self.ledger:
+                yield from decided.of_replacing(process.pid, self.node.processes)
+            if not process.ended:
+                yield from decided.of(process, self._is_whole)
+            if not process.ended and process.pid in decided.covered:
+                yield from unattributed(process, self._on_gpus.memory(process.pid), self._names)
 
     def _is_whole(self, pid: int) -> bool:
         """Return whether no call of a process was left out, or was by an estimate only."""
         left_out = self._sight.is_partial(pid) or any(it.left_out(pid) for it in self._later)
         return not left_out and (not self.watch or self.watch.whole(pid))
 
-    def _missed(self) -> set[int]:
-        """Return the processes with calls on memory for which the table of calls in flight had no room."""
-        if not self.object.globals()["memory_missed"]:
-            return set()
-        return {pid for pid, it in self.object.maps["processes"].items() if it.missed}
-
     def _samples_of(self, process: Process[Activity]) -> Iterator[Sample]:
         return samples(process, self._names, self.node.clock.wall_ns, lambda _: {})
-
-    def _unattributed(self, process: Process[Activity]) -> Iterator[Sample]:
-        for place, reported in self._on_gpus.memory(process.pid).items():
-            if reported is None or place.labels not in process.activity.gpus.values():
-                continue
-            seen = held(process.activity, place.labels, self._names)
-            if seen is not None and reported >= seen:  # less is memory that NVML has not seen yet, or does not count
-                yield metrics.UNATTRIBUTED.sample(reported - seen, {**process.labels, **place.labels})
 
     def _gpus_of(self, pid: int, activity: Activity) -> Mapping[int, Labels]:
         """Contexts older than the probes may be on any GPU: then what came first is not known."""
         first = activity.first if self._sight.sees_contexts(pid) else None
-        since = max(activity.since_ns / 1e9, self._judged.get(pid) or time.monotonic())
+        since = max(activity.since_ns / 1e9, self._sight.decided_at(pid) or time.monotonic())
         return self._on_gpus.labels(pid, activity.used, first, since)
 
     def close(self) -> None:
@@ -273,7 +247,7 @@ class Cuda(ProbeCollector[Activity]):
             if sees_memory:
                 self._sight.start(pid, library, from_first_call, self.probes.passed_by)
             if sees_memory or not self.returns or self.node.settings["layers"] != "both":  # else its driver is to come
-                self._judged[pid] = time.monotonic()
+                self._sight.decide(pid)
         finally:  # last: a process that is known is known whole
             super().process_started(pid, library, from_first_call)
 
@@ -286,8 +260,6 @@ class Cuda(ProbeCollector[Activity]):
 
     def _forget(self, pids: Collection[int]) -> None:
         self._sight.forget(pids)
-        for pid in pids:
-            self._judged.pop(pid, None)
         self._exemplars.forget(pids)
         for pid in pids:
             self._on_gpus.forget(pid)
@@ -307,27 +279,14 @@ class Cuda(ProbeCollector[Activity]):
             yield from self.profiling.collect()
 
     def constants(self) -> dict[str, int]:
-        settings = self.node.settings
-        return {
-            "allocation_span_bytes": settings["allocation-span-bytes"],
-            "copy_span_bytes": settings["copy-span-bytes"],
-            "wait_span_ns": round(settings["wait-span-seconds"] * 1e9),
-            "spans_per_second": settings["spans-per-second"],
-            "live_most": self._live_rows,
-            "profiled": int(self._profiles),
-            "launches_every": settings["profile-launches-every"] if self._profiles else 0,
-            "launches_of": ("driver", "runtime").index(self._bounded),  # enum layer of bpf/cuda/functions.h
-        }
-
-    def _copy(self, programs: Collection[str]) -> Object:
-        """The object once more, to try what its programs cost; it makes no spans."""
-        never = dict.fromkeys(("allocation_span_bytes", "copy_span_bytes", "wait_span_ns"), 1 << 62)
-        constants = self.constants() | never | {"spans_per_second": 0, "profiled": 0}
-        return small_copy(self.object, object_path(self.name), constants, programs)
+        return loading.constants(self.node.settings, self._live_rows, self._profiles)
 
     def entries(self) -> dict[str, int]:
-        profiled = {"stack_ids": STACK_IDS, "allocations": ALLOCATION_BYTES} if self._profiles else {}
-        return {"live": self._live_rows, **profiled}
+        return loading.entries(self._live_rows, self._profiles)
+
+    def _copy(self, programs: Collection[str]) -> Object:
+        """The object once more, to try what its programs cost."""
+        return small_copy(self.object, object_path(self.name), loading.without_spans(self.constants()), programs)
 
     def _receive(self, record: CudaSpan) -> None:
         called = function(record.api)

@@ -15,6 +15,7 @@ from exporter.cuda.spans import WAIT_FIRST
 from exporter.durations import durations
 from exporter.ledger import Process
 from exporter.model import Exemplar, Labels, Metric, Sample, Value
+from exporter.resolve.gpu import GpuDevice
 
 MOST = (1 << 63) - 1
 """Largest integer that OTLP's 64 bits hold."""
@@ -62,6 +63,18 @@ def held(activity: Activity, gpu: Labels, names: Names) -> int | None:
     ]
     known = [usage for usage in usages if usage is not None]
     return sum(known) if len(known) == len(usages) else None
+
+
+def unattributed(
+    process: Process[Activity], reported: Mapping[GpuDevice, int | None], names: Names
+) -> Iterator[Sample]:
+    """The bytes that NVML reports for a process on each GPU, beyond those that the probes on the driver saw."""
+    for place, total in reported.items():
+        if total is None or place.labels not in process.activity.gpus.values():
+            continue
+        seen = held(process.activity, place.labels, names)
+        if seen is not None and total >= seen:  # less is memory that NVML has not seen yet, or does not count
+            yield metrics.UNATTRIBUTED.sample(total - seen, {**process.labels, **place.labels})
 
 
 def _no_exemplars(_: int) -> Mapping[int, Exemplar]:

@@ -4,19 +4,51 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Collection
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from exporter.bpf.libbpf import Object
 from exporter.bpf.library import Library
+from exporter.cuda.activity import Activity
 from exporter.cuda.functions import MEMORY
+from exporter.cuda.metrics import SEEN_FROM_START
 from exporter.cuda.standing import CudaStandingCalls
+from exporter.ledger import Process
+from exporter.model import Sample
+from exporter.node import Processes
+from exporter.resolve.process_gpus import UNKNOWN_DEVICE
 
 if TYPE_CHECKING:
     from exporter.bpf.maps import Map
     from exporter.cuda.group_calls import Allocations
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Decided:
+    """The processes of which it is decided whether every call is seen, and those of which every call is."""
+
+    pids: Collection[int]
+    covered: Collection[int]
+
+    def of(self, process: Process[Activity], is_whole: Callable[[int], bool]) -> Iterator[Sample]:
+        """Yield the sample of a running process; `is_whole` returns whether nothing of one was left out."""
+        if process.pid not in self.pids:
+            return
+        devices = process.activity.devices.keys() - {UNKNOWN_DEVICE}
+        only = process.activity.gpus.get(0, {}) if len(devices) <= 1 else {}
+        seen = process.pid in self.covered and is_whole(process.pid)
+        yield SEEN_FROM_START.sample(int(seen), {**process.labels, **only})
+
+    def of_replacing(self, pid: int, processes: Processes) -> Iterator[Sample]:
+        """Yield the sample of a program that has replaced one: all its calls are among those of the one before, so it
+        has no other series.
+        """
+        if pid not in self.covered:
+            yield SEEN_FROM_START.sample(0, processes.labels(pid))
 
 
 class Sight:
@@ -38,11 +70,19 @@ class Sight:
         """Processes of which all calls are seen, if they made none before they had links of their own."""
         self._placed: set[int] = set()
         """Processes of which every context was seen, although they are not covered."""
+        self._decided: dict[int, float] = {}
+        """By process, the last time (CLOCK_MONOTONIC) at which it was decided whether all its calls are seen."""
 
     @property
     def unknown(self) -> set[int]:
         """Return the processes of which the memory in use is not known."""
         return self._unseen | self._awaited
+
+    def missed(self) -> set[int]:
+        """Return the processes with calls on memory for which the table of calls in flight had no room."""
+        if not self._object.globals()["memory_missed"]:
+            return set()
+        return {pid for pid, it in self._object.maps["processes"].items() if it.missed}
 
     def is_partial(self, pid: int) -> bool:
         """Return whether some copies or waits of a process are not counted."""
@@ -51,6 +91,19 @@ class Sight:
     def sees_contexts(self, pid: int) -> bool:
         """Return whether every context of a process was seen."""
         return pid in self._placed or self._covered.get(pid) is not None
+
+    def decide(self, pid: int) -> None:
+        """Take note that it is decided whether all calls of a process are seen."""
+        self._decided[pid] = time.monotonic()
+
+    def decided_at(self, pid: int) -> float | None:
+        """Return the last time (CLOCK_MONOTONIC) of that."""
+        return self._decided.get(pid)
+
+    def decided(self) -> Decided:
+        """Return the processes of which it is decided."""
+        decided = set(self._decided)  # before: what is decided is in `covered`
+        return Decided(decided, {pid for pid, _ in self._covered.items()})  # after: one that is replaced is not in both
 
     def start(self, pid: int, library: Library, from_first_call: bool, passed_by: Callable[[int], set[str]]) -> None:
         """Take note whether all calls of a process are seen: of each library, but those that only pass calls on."""
@@ -106,6 +159,7 @@ class Sight:
             known.difference_update(pids)
         for pid in pids:
             self._joined.pop(pid, None)
+            self._decided.pop(pid, None)
         if self.memory:
             self.memory.forget(pids)
 
