@@ -1,4 +1,4 @@
-"""What the object of bpf/cuda/ is loaded with, from the settings of the collector."""
+"""Constants of the object of bpf/cuda/, and sizes of its maps, from the settings of the collector."""
 
 from __future__ import annotations
 
