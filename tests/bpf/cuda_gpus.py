@@ -40,13 +40,13 @@ class Node:
 
 
 def fixtures() -> tuple[Any, Any]:
-    """Return two fixtures, to be named `node` and `observed`: the node, and the collector on it, new for each test."""
+    """Return two fixtures, to be named `node` and `observed`: the node, and its collector, for all of a module."""
 
-    @pytest.fixture
+    @pytest.fixture(scope="module")
     def node() -> Node:
         return Node()
 
-    @pytest.fixture
+    @pytest.fixture(scope="module")
     def observed(node: Node) -> Iterator[Observed]:
         build_standins()
         with observe(gpus=node.gpus) as running:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.bpf.cuda_node import MIB, Script, build_standins, observe, started
+from tests.bpf.fixtures import once
 from tests.bpf.observed import Observed
 from tests.support import until
 
@@ -29,10 +30,7 @@ def standins() -> None:
     build_standins()
 
 
-@pytest.fixture
-def observed() -> Iterator[Observed]:
-    with observe() as it:
-        yield it
+observed = once(observe)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.bpf.cuda_gpus import Node, by_gpu, fixtures
-from tests.bpf.cuda_node import MIB, Script, observe, started
+from tests.bpf.cuda_node import MIB, Script, build_standins, observe, started
 from tests.bpf.observed import Observed
 from tests.support import until
 from tests.unit.resolve.gpus import WHOLE
@@ -87,8 +87,9 @@ def test_two_gpus_that_nvml_contradicts(observed: Observed, node: Node, job: Scr
     assert {} == by_gpu(observed, "gpu_cuda_memory_unattributed_bytes", job)
 
 
-def test_a_second_gpu_since_nvml_listed_the_process(node: Node) -> None:
+def test_a_second_gpu_since_nvml_listed_the_process() -> None:
     """A list that is older than the use of a GPU gives no labels: contexts older than the probes may be elsewhere."""
+    node = Node()
     with started_before(node) as (observed, late):
         allocated = "gpu_cuda_memory_allocations_bytes_total"
         late.run("assert lib.cuMemAlloc_v2(byref(c_uint64()), size(23)) == 0")
@@ -100,8 +101,9 @@ def test_a_second_gpu_since_nvml_listed_the_process(node: Node) -> None:
         assert {"": 123} == by_gpu(observed, allocated, late)
 
 
-def test_a_list_from_before_the_probes(node: Node) -> None:
+def test_a_list_from_before_the_probes() -> None:
     """Of a process that was there before them no older list gives labels."""
+    node = Node()
     node.listed_at = time.monotonic()
     with started_before(node) as (observed, late):
         late.run("launch()")
@@ -112,7 +114,8 @@ def test_a_list_from_before_the_probes(node: Node) -> None:
 
 @contextmanager
 def started_before(node: Node) -> Iterator[tuple[Observed, Script]]:
-    """Run a process that has a context on its first GPU, and then the collector."""
+    """Run a process that has a context on its first GPU, and then a collector of its own."""
+    build_standins()
     with Script() as late:
         late.run(f"new(lib.cuCtxCreate_v2, 0, 0)\ndef launch(): assert {LAUNCH} == 0")
         node.listed[late.pid] = {0: 0}
@@ -149,15 +152,18 @@ for n in range(100):
 
 def test_two_threads_take_the_first_two_devices_at_once(observed: Observed) -> None:
     """The number of processes with several devices is exact all the same, and falls to 0 when they have ended."""
-    cuda = observed.collector
+
+    def several() -> int:
+        return int(observed.collector.object.globals()["with_several"])
+
+    until(lambda: several() == 0, "the ends of jobs of other tests noticed")
     with started(observed, Script()) as script:
-        before = cuda.object.globals()["with_several"]
         script.run("for device in (0, 1): new(lib.cuDevicePrimaryCtxRetain, device)")
-        assert before + 1 == cuda.object.globals()["with_several"]
+        assert 1 == several()
         script.run(RACE)
-        until(lambda: cuda.object.globals()["with_several"] <= before + 1, "the ends of all but one noticed")
-        assert before + 1 == cuda.object.globals()["with_several"]
-    until(lambda: cuda.object.globals()["with_several"] == before, "the end of the last one noticed")
+        until(lambda: several() <= 1, "the ends of all but one noticed")
+        assert 1 == several()
+    until(lambda: several() == 0, "the end of the last one noticed")
 
 
 def test_frees_are_where_the_memory_was(observed: Observed, node: Node, job: Script) -> None:
@@ -269,8 +275,10 @@ def test_spans_name_the_gpu(observed: Observed, node: Node, job: Script) -> None
     observed.samples()
     job.run("new(lib.cuMemAlloc_v2, size(1 << 27)); pool = new(lib.cuDeviceGetDefaultMemPool, 0)")
     job.run("new(lib.cuMemAllocFromPoolAsync, size(1 << 27), pool, None)")
-    until(lambda: len(observed.spans) == 2, "the spans")
 
-    assert [(str(number), WHOLE.format(number)) for number in (1, 0)] == [
-        (it.process["gpu"], it.process["gpu_uuid"]) for it in observed.spans
-    ]
+    def gpus() -> list[tuple[str, str]]:
+        processes = [it.process for it in observed.spans if it.process["pid"] == str(job.pid)]
+        return [(it["gpu"], it["gpu_uuid"]) for it in processes]
+
+    until(lambda: len(gpus()) == 2, "the spans")
+    assert [(str(number), WHOLE.format(number)) for number in (1, 0)] == gpus()
