@@ -129,7 +129,7 @@ def test_a_job_that_maps_ever_new_libraries(tmp_path: Path) -> None:
         try:
             exporter.await_ready()
             before = len(exporter.log)
-            command = [sys.executable, "-c", CHURN, BUILD / "libcuda.so.1", folder]
+            command = [sys.executable, "-c", CHURN, BUILD / "libcufile.so.0", folder]
             with subprocess.Popen(command, start_new_session=True) as job:
                 try:
                     exporter.await_(lambda: exporter.log.count(ATTACHED) >= limit.burst, SECONDS)
