@@ -338,21 +338,23 @@ def test_another_program_that_calls_before_it_is_noticed(
         assert MIB + made["allocated"] == observed.value(ALLOCATED, script.pid, api_layer="driver")
 
 
-def test_another_program_in_a_child_that_is_noticed_before(noticing: threading.Event) -> None:
+def test_another_program_in_a_child_that_is_noticed_before(noticing: threading.Event, tmp_path: Path) -> None:
     """A child has its parent's library until its exec. If the exec is noticed late and no call came before it, the
     program is seen from its start.
     """
     command = [BUILD / "workload", "--gate", "--hold", "--layer", "driver", "--launches", "11", "--allocations", "1"]
+    os.mkfifo(gate := tmp_path / "gate")
     with observe() as observed, started(observed, Script()) as script:
         script.begin(
             "import subprocess\n"
             f"child = subprocess.Popen({[*map(str, command)]!r}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,"
-            " text=True, preexec_fn=lambda: time.sleep(1))\n"
+            f" text=True, preexec_fn=lambda: open({str(gate)!r}).read())\n"
             "out = child.pid"
         )
         children = psutil.Process(script.pid).children
         until(lambda: observed.collector.ledger.live.intersection(it.pid for it in children()), "the child noticed")
         noticing.clear()
+        gate.write_text("")
         child = script.answer()
         until(lambda: str(BUILD / "libcuda.so.1") in Path(f"/proc/{child}/maps").read_text(), "the library mapped")
         noticing.set()
