@@ -352,6 +352,11 @@ def test_memory_from_before(tree: Tree) -> None:
                 assert {"": 6} == by_gpu(observed, LAUNCHES, job)
 
 
+def placed(observed: Observed) -> int:
+    """Return the number of processes with devices of their own choice; changed just after the rows of threads are."""
+    return int(observed.collector.object.globals()["placed_processes"])
+
+
 def test_ends(observed: Observed, start: Start) -> None:
     """No row stays of a thread or a process that has ended, nor of a stream that is destroyed."""
     job = start()
@@ -362,11 +367,11 @@ def test_ends(observed: Observed, start: Start) -> None:
     )
     until(lambda: [3] == observed.kernel("places", job.pid), "the thread's row gone")
     assert [] == observed.kernel("streams", job.pid)
-    assert 1 == observed.collector.object.globals()["placed_processes"]
+    assert 1 == placed(observed)
     job.end()
     for table in ("places", "devices", "shares"):
         until(lambda table=table: [] == observed.kernel(table, job.pid), f"{table} empty")  # type: ignore[misc]
-    assert 0 == observed.collector.object.globals()["placed_processes"]
+    until(lambda: 0 == placed(observed), "no process is placed")
 
 
 def test_another_program(observed: Observed, tree: Tree, start: Start) -> None:
@@ -375,13 +380,13 @@ def test_another_program(observed: Observed, tree: Tree, start: Start) -> None:
     job.run("lib.hipSetDevice(1); stream = new(lib.hipStreamCreate)")
     job.begin(f"os.execv(sys.executable, [sys.executable, '-c', {job.DRIVER!r}])")
     until(lambda: [] == observed.kernel("places", job.pid), "the thread's row gone")
-    assert 0 == observed.collector.object.globals()["placed_processes"]
+    until(lambda: 0 == placed(observed), "no process is placed")
     until(lambda: [] == observed.kernel("calls", job.pid), "exec noticed")
     job.run("lib = ctypes.CDLL('libamdhip64.so.5')\n" + PRELUDE.replace("EXTENDED", EXTENDED))
     job.run("launch(); lib.hipSetDevice(2); launch(); launch()")
     rows = observed.collector.object.maps["launches"].items()
     assert {0: 1, 3: 2} == {key.device: value.calls for key, value in rows if key.tgid == job.pid}
-    assert 1 == observed.collector.object.globals()["placed_processes"]
+    assert 1 == placed(observed)
 
 
 class Narrow(Hasty):
