@@ -13,6 +13,7 @@ import pytest
 from exporter.ledger import MOST_ENDED, RETENTION, Ledger, Process
 from exporter.model import Labels
 from exporter.resolve.process import ProcessTable
+from tests.support import PATIENCE
 from tests.unit.cuda.fakes import FakeProcesses
 
 
@@ -316,7 +317,7 @@ def test_one_that_is_waited_for_holds_up_no_others(tmp_path: Path, replaced: boo
 
     free = threading.Thread(target=others, daemon=True)
     free.start()
-    free.join(5)
+    free.join(PATIENCE)
     held_up = free.is_alive()
     slow.answers.set()
     waiting.join(60)

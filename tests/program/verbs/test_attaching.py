@@ -45,7 +45,7 @@ def test_a_slow_search_delays_no_other_process(
 
     def search(*_: object) -> ProviderFunctions:
         begun.set()
-        assert go_on.wait(20)
+        assert go_on.wait(2 * PATIENCE)
         return ProviderFunctions({}, {"post_send": "It is not certain."})
 
     monkeypatch.setattr(f"exporter.verbs.code.{part}.offsets_in", lambda *_: {"post_send": 1})
@@ -54,10 +54,10 @@ def test_a_slow_search_delays_no_other_process(
     learn = attaching.learn if part == "live" else attaching.learn_extended
     learning = threading.Thread(target=learn, args=(PID, {"post_send": 1}))
     learning.start()
-    assert begun.wait(20)
+    assert begun.wait(PATIENCE)
     other = threading.Thread(target=attaching.processes_ended, args=([PID],), daemon=True)
     other.start()
-    other.join(10)  # the search ends after 20 s
+    other.join(PATIENCE)  # before the search ends
     ended = not other.is_alive()
     if ended:
         attaching.release(library)
