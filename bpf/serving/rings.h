@@ -189,7 +189,8 @@ struct place {
 	__u64 base;
 	__u64 iov;
 	__u32 skipped;
-	__u32 in_kernel;
+	__u16 in_kernel;
+	__u16 moved; /* messages of a call with several; else 0 */
 };
 
 /* Since Linux 6.10 each request has memory with the rest of its bytes from its beginning on. */

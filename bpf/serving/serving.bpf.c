@@ -18,7 +18,9 @@ int on_receive(struct bpf_raw_tracepoint_args *ctx)
 
 	if (size > 0 && !(flags & (MSG_OOB | MSG_PEEK | MSG_ERRQUEUE)))
 		on_call((void *)ctx->args[0], size, false);
-	else if (!size || size == -ECONNRESET) /* the latter where the other side left bytes unread */
+	else if (size < 0)
+		messages_end((void *)ctx->args[0], false);
+	if (!size || size == -ECONNRESET) /* the latter where the other side left bytes unread */
 		on_unix_end((void *)ctx->args[0]);
 	return 0;
 }
@@ -30,7 +32,9 @@ int on_send(struct bpf_raw_tracepoint_args *ctx)
 
 	if (size > 0)
 		on_call((void *)ctx->args[0], size, true);
-	else if (size == -EPIPE)
+	else if (size < 0)
+		messages_end((void *)ctx->args[0], true);
+	if (size == -EPIPE)
 		on_unix_end((void *)ctx->args[0]);
 	return 0;
 }

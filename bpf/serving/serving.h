@@ -158,7 +158,12 @@ struct walk {
 	__u32 loaded;	 /* and how many they are */
 	__u32 kept;	 /* up to where the piece is in the tail */
 	__u16 failed;
-	__u16 in_kernel; /* `iov` is */
+	__u16 in_kernel;  /* `iov` is */
+	__u64 vector;	  /* messages of a call with several, */
+	__u32 moved;	  /* of which it has moved so many, */
+	__u32 moved_size; /* the last one with so many bytes */
+	__u32 moved_by;	  /* thread */
+	__u32 unused;
 	char window[WINDOW];
 };
 

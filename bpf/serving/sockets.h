@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* Socket calls: of which process and connection they are, and where the bytes are that they moved. */
+/* Socket calls: of which process and connection they are, and the connections that begin with them. */
 #pragma once
-#include "rings.h"
+#include "calls.h"
 #include "tls_calls.h"
 
 #define SOCK_STREAM 1
@@ -10,68 +10,13 @@
 #define TCP_FIN_WAIT1 4
 #define TCP_CLOSE 7
 #define TCP_LAST_ACK 9
-#define MOST_PIECES 1024 /* UIO_MAXIOV: of one call */
-
-/* Of user space. */
-struct iovec {
-	__u64 base;
-	__u64 size;
-};
-struct message {
-	__u64 name;
-	__u64 name_size;
-	__u64 iov;
-	__u64 pieces;
-};
-
-/* The system calls by number, and their first three arguments. */
-#if defined(__TARGET_ARCH_x86)
-#define USER_CS 0x33
-enum {
-	READ = 0,
-	WRITE = 1,
-	READV = 19,
-	WRITEV = 20,
-	SENDTO = 44,
-	RECVFROM = 45,
-	SENDMSG = 46,
-	RECVMSG = 47,
-	RECVMMSG = 299,
-	SENDMMSG = 307,
-	PREADV2 = 327,
-	PWRITEV2 = 328
-};
-#define CALL_OF(regs) ((regs)->cs == USER_CS ? (regs)->orig_rax : ~0ul)
-#define FIRST_OF(regs) ((regs)->rdi)
-#define SECOND_OF(regs) ((regs)->rsi)
-#define THIRD_OF(regs) ((regs)->rdx)
-#else
-enum {
-	READ = 63,
-	WRITE = 64,
-	READV = 65,
-	WRITEV = 66,
-	SENDTO = 206,
-	RECVFROM = 207,
-	SENDMSG = 211,
-	RECVMSG = 212,
-	RECVMMSG = 243,
-	SENDMMSG = 269,
-	PREADV2 = 286,
-	PWRITEV2 = 287
-};
-#define CALL_OF(regs) ((regs)->user_regs.regs[8])
-#define FIRST_OF(regs) ((regs)->orig_x0)
-#define SECOND_OF(regs) ((regs)->user_regs.regs[1])
-#define THIRD_OF(regs) ((regs)->user_regs.regs[2])
-#endif
 
 /* A bit for each port at which a followed process was seen to read a request. */
 MAP(ports, ARRAY, __u32, __u64, 1024);
 /* Whether a request was ever read from a TCP or a Unix socket. */
 __u32 serves_tcp = 0, serves_unix = 0;
 
-/* Socket calls of followed processes that moved bytes which are not read: sendfile, splice, sendmmsg. */
+/* Socket calls of followed processes that moved bytes which are not read: sendfile, splice. */
 __u64 unread_calls = 0;
 
 static __always_inline bool serves(__u16 port)
@@ -115,13 +60,13 @@ static __always_inline void on_unix_end(struct sock *sk)
 		drop(key, outcome);
 }
 
-/* A connection that begins with these bytes; NULL if they are no request. */
-static __always_inline struct connection *new_connection(struct sock *sk, __u64 base, __u32 size, __u32 tgid)
+/* A connection that begins on a socket; NULL if this has none. */
+static __always_inline struct connection *new_connection(struct sock *sk, __u32 tgid)
 {
 	struct connection *connection;
 	__u64 key = (__u64)sk;
 
-	if (!begins_request(base, size) || BPF_CORE_READ(sk, __sk_common.skc_state) == TCP_CLOSE ||
+	if (BPF_CORE_READ(sk, __sk_common.skc_state) == TCP_CLOSE ||
 	    BPF_CORE_READ(sk, sk_type) != SOCK_STREAM)
 		return NULL;
 	connection = lookup_or_init(connections, &key, &no_connection);
@@ -137,14 +82,6 @@ static __always_inline struct connection *new_connection(struct sock *sk, __u64 
 		}
 	}
 	return connection;
-}
-
-/* Reads an element of the list of pieces. */
-static __always_inline bool read_iovec(struct iovec *piece, __u64 at, bool in_kernel)
-{
-	if (in_kernel)
-		return !bpf_probe_read_kernel(piece, sizeof(*piece), (void *)at);
-	return read_user(piece, at);
 }
 
 static __always_inline long follow_vector(struct steps *steps, __u32 index, bool sends)
@@ -180,30 +117,9 @@ static long sent_piece(__u32 index, struct steps *steps)
 	return follow_vector(steps, index, true);
 }
 
-/* Finds the bytes that a system call moved. False if it is another call. */
-static __always_inline bool find_call_bytes(struct pt_regs *regs, bool sends, struct place *place)
-{
-	__u64 call = CALL_OF(regs), second = SECOND_OF(regs);
-	struct message message;
-
-	if (call == (sends ? WRITE : READ) || call == (sends ? SENDTO : RECVFROM)) {
-		place->base = second;
-	} else if (call == (sends ? WRITEV : READV) || call == (sends ? PWRITEV2 : PREADV2)) {
-		place->iov = second;
-	} else if (call == (sends ? SENDMSG : RECVMSG) ||
-		   (call == (sends ? SENDMMSG : RECVMMSG) && (__u32)THIRD_OF(regs) == 1)) {
-		/* Of several messages in a call it is not known which one was moved. */
-		if (!read_user(&message, second))
-			return false;
-		place->iov = message.iov;
-	} else {
-		return false;
-	}
-	return true;
-}
-
 /* Finds the bytes of a socket that this thread has just moved. False where that is not known. */
-static __always_inline bool find_bytes(struct sock *sk, struct task_struct *task, __u32 size, bool sends,
+static __always_inline bool find_bytes(struct sock *sk, struct task_struct *task,
+				       const struct connection *connection, __u32 size, bool sends,
 				       struct place *place)
 {
 	struct pt_regs *regs = (void *)bpf_task_pt_regs(task);
@@ -215,7 +131,7 @@ static __always_inline bool find_bytes(struct sock *sk, struct task_struct *task
 		add(&ring_calls_unread, 1);
 		return false;
 	}
-	return find_call_bytes(regs, sends, place);
+	return find_call_bytes(regs, connection, size, sends, place);
 }
 
 static __always_inline void take_arrival(struct walk *walk, struct sock *sk)
@@ -252,7 +168,9 @@ static __always_inline struct connection *begun_connection(struct sock *sk, cons
 
 	if (place->iov && !read_iovec(&first, place->iov, place->in_kernel))
 		return NULL;
-	return new_connection(sk, first.base, first.size < size ? first.size : size, tgid);
+	if (!begins_request(first.base, first.size < size ? first.size : size))
+		return NULL;
+	return new_connection(sk, tgid);
 }
 
 /* Follows what a call moved on a connection. */
@@ -263,12 +181,20 @@ static __always_inline void follow_call(struct connection *connection, struct so
 			      .skipped = place->skipped,
 			      .walk = sends ? &connection->sends : &connection->reads};
 	struct walk *walk = steps.walk;
+	struct pt_regs *regs;
 
 	begin_walk(walk, (__u64)sk, bpf_ktime_get_ns());
 	walk->base = place->base;
 	walk->iov = place->iov;
 	walk->in_kernel = place->in_kernel;
 	walk->left = walk->size = size;
+	if (place->moved) {
+		regs = (void *)bpf_task_pt_regs(bpf_get_current_task_btf());
+		walk->vector = SECOND_OF(regs);
+		walk->moved = place->moved;
+		walk->moved_size = size;
+		walk->moved_by = bpf_get_current_pid_tgid();
+	}
 	if (!sends)
 		take_arrival(walk, sk);
 	if (place->iov) {
@@ -281,6 +207,19 @@ static __always_inline void follow_call(struct connection *connection, struct so
 	if (walk->failed) {
 		add(&unreadable, 1);
 		drop((__u64)sk, UNREADABLE);
+	}
+}
+
+/* Ends what is open on a connection, and follows it no more: it is not known what was read of it. */
+static __always_inline void give_up(struct sock *sk, __u32 tgid)
+{
+	struct connection *connection;
+
+	drop((__u64)sk, UNREADABLE);
+	connection = new_connection(sk, tgid);
+	if (connection) {
+		connection->http2 = OTHER_PROTOCOL;
+		add(&unreadable, 1);
 	}
 }
 
@@ -302,9 +241,13 @@ static __always_inline void on_call(struct sock *sk, __u32 size, bool sends)
 		return;
 	if (tls && is_of_tls((__u64)sk, sends))
 		return;
-	found = find_bytes(sk, task, size, sends, &place);
+	found = find_bytes(sk, task, connection, size, sends, &place);
 	if (!found)
 		add(&unread_calls, 1);
+	if (!found && place.moved) {
+		give_up(sk, tgid);
+		return;
+	}
 	if (!connection && found)
 		connection = begun_connection(sk, &place, size, tgid);
 	if (!connection)

@@ -137,8 +137,8 @@ UNREADABLE = Metric(
 )
 UNREAD_CALLS = Metric(
     "llm.serving.socket.calls.unread",
-    "Socket calls of followed processes with unread bytes: sendfile, splice, sendmmsg and recvmmsg of several "
-    "messages, and calls by io_uring that are not followed.",
+    "Socket calls of followed processes with unread bytes: sendfile, splice, recvmmsg of several messages with a "
+    "timeout, and calls by io_uring that are not followed.",
     Kind.COUNTER,
 )
 _OF_ENGINE = ("model", "engine")
