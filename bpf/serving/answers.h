@@ -153,7 +153,8 @@ static __always_inline bool answer_line(struct connection *connection, struct wa
 	} else if (!parser->length) {
 		return answer_begins(connection, walk);
 	} else {
-		answer_header(parser, &connection->out);
+		parser->ended = 1;
+		return true;
 	}
 	forget_line(parser);
 	return true;
@@ -265,11 +266,17 @@ static __always_inline bool answer_byte(struct connection *connection, struct wa
 			keep_tail(walk, &connection->out);
 			finish(connection, COMPLETE, walk->now);
 		}
-	} else if (byte == '\n') {
-		return answer_line(connection, walk);
-	} else if (byte != '\r') {
-		keep_line(parser, byte);
+		return true;
 	}
+	if (byte == '\r')
+		return true;
+	if (is_complete(parser, byte)) {
+		answer_header(parser, &connection->out);
+		forget_line(parser);
+	}
+	if (byte == '\n')
+		return answer_line(connection, walk);
+	keep_line(parser, byte);
 	return true;
 }
 

@@ -112,7 +112,7 @@ CHECKED_ONCE int keep_line(struct parser *parser, __u8 byte)
 {
 	if (!parser || ((byte == ' ' || byte == '\t') && parser->length))
 		return 0;
-	/* A line that begins with a blank is no header, but continues one (RFC 9112, 5.2). */
+	/* The first line of a head is no header if it begins with a blank. */
 	if (byte >= 'A' && byte <= 'Z')
 		byte |= 0x20;
 	if (parser->length < sizeof(parser->line))
@@ -121,8 +121,19 @@ CHECKED_ONCE int keep_line(struct parser *parser, __u8 byte)
 	return 0;
 }
 
+/* Whether a line of a head that has ended is complete, as the next one begins with this byte: a blank continues it, so that
+ * both are one (RFC 9112, 5.2). */
+static __always_inline bool is_complete(struct parser *parser, __u8 byte)
+{
+	bool ended = parser->ended;
+
+	parser->ended = 0;
+	return ended && byte != ' ' && byte != '\t';
+}
+
 static __always_inline void forget_line(struct parser *parser)
 {
+	parser->ended = 0;
 	parser->length = 0;
 	parser->recent = 0;
 	for (int i = 0; i < WORDS; i++)

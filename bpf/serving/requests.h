@@ -55,6 +55,18 @@ static __always_inline void keep_trace(struct connection *connection)
 	connection->trace.known = 1;
 }
 
+static __always_inline void request_header(struct connection *connection)
+{
+	struct pending *request = &connection->pending[connection->received & (MOST_PENDING - 1)];
+	struct parser *parser = &connection->reading;
+
+	header(parser);
+	keep_trace(connection);
+	if (BEGINS(parser->words[0], "upgrade:") && parser->words[1] == WORD("h2c"))
+		request->upgrade = 1;
+	forget_line(parser);
+}
+
 static __always_inline bool request_line(struct connection *connection)
 {
 	struct pending *request = &connection->pending[connection->received & (MOST_PENDING - 1)];
@@ -69,10 +81,8 @@ static __always_inline bool request_line(struct connection *connection)
 	} else if (!parser->length) {
 		request_begins(connection);
 	} else {
-		header(parser);
-		keep_trace(connection);
-		if (BEGINS(parser->words[0], "upgrade:") && parser->words[1] == WORD("h2c"))
-			request->upgrade = 1;
+		parser->ended = 1;
+		return true;
 	}
 	forget_line(parser);
 	return true;
@@ -97,6 +107,8 @@ static __always_inline bool request_byte(struct connection *connection, struct w
 			return false;
 		parser->bytes = 1;
 	}
+	if (is_complete(parser, byte))
+		request_header(connection);
 	if (byte == '\n')
 		return request_line(connection);
 	if (parser->state == FIRST_LINE) {

@@ -96,6 +96,8 @@ struct parser {
 	__u8 chunked;
 	__u8 has_length;
 	__u8 extension; /* of a chunk's size */
+	__u8 ended;	/* the line has, unless the next one continues it */
+	__u8 unused[7];
 };
 
 /* One direction of a connection of HTTP/2. `parser.left` are the bytes of the frame's content to come, which is behind the

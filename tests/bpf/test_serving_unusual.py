@@ -185,6 +185,24 @@ def test_lines_that_continue_a_header(
     assert [("200", "/v1/completions")] * 3 == [(it.status, it.route) for it in answers(3)]
 
 
+@pytest.mark.parametrize("blanks", [b"\r\n ", b"\n\t", b" \r\n \r\n\t "])
+def test_values_on_the_next_line(
+    observed: Observed, answers: Callable[[int], list[Answer]], sides: Sides, blanks: bytes
+) -> None:
+    """The value of a header may be on the line after its name, in requests and in their answers."""
+    trace = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    length, chunked = b"Content-Length:" + blanks + b"27\r\n", b"Transfer-Encoding:" + blanks + b"chunked\r\n"
+    stream = b"HTTP/1.1 200 OK\r\n" + chunked + b"Content-Type:" + blanks + b"text/event-stream\r\n\r\n"
+    for _ in range(3):
+        post(sides, LINE + length + b"traceparent:" + blanks + trace + b"\r\n\r\n" + b"x" * 27)
+        post(sides, LINE + b"X:\r\n" + chunked + b"\r\n2\r\n{}\r\n0\r\n\r\n", stream + chunk(TOKEN) + b"0\r\n\r\n")
+        post(sides, LINE + b"\r\n", b"HTTP/1.1 200 OK\r\n" + length + b"\r\n" + b"x" * 27)
+    seen = answers(9)
+
+    assert [("200", "/v1/completions", "")] * 9 == [(it.status, it.route, it.aborted) for it in seen]
+    assert [False, True, False] * 3 == [bool(it.time_to_first_token) for it in seen]
+
+
 def test_long_paths(observed: Observed, answers: Callable[[int], list[Answer]], sides: Sides) -> None:
     """The end of a path of 100 bytes is known, and no end that was cut off is one."""
     for path in (b"/" + b"x" * 84 + b"/v1/completions", b"/" + b"x" * 107 + b"/v1/completions/cancel"):
