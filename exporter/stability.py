@@ -58,6 +58,7 @@ STABLE = frozenset(
         "cufile.requests",
         "gen_ai.server.request.duration",
         "gen_ai.server.requests",
+        "gen_ai.server.requests.abandoned",
         "gen_ai.server.requests.aborted",
         "gen_ai.server.time_per_output_token",
         "gen_ai.server.time_to_first_token",

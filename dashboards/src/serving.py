@@ -30,6 +30,7 @@ FIRST, EACH, WHOLE = (
     f"gen_ai_server_{name}_seconds" for name in ("time_to_first_token", "time_per_output_token", "request_duration")
 )
 REQUESTS, ABORTED = "gen_ai_server_requests_total", "gen_ai_server_requests_aborted_total"
+LEFT = total(rate_of("gen_ai_server_requests_abandoned_total", *MODEL), *SERVERS)
 TOKENS, OUTPUT = "gen_ai_server_tokens_total", 'type="output"'
 PODS = legend("workload", "namespace", "pod", "slurm_job_id", "comm", "instance")
 SERVER = "job, cluster, instance, namespace, pod"
@@ -273,6 +274,13 @@ LOAD = [
         "Requests per second without an answer to its end, by reason.",
         "reqps",
         Query(total(rate_of(ABORTED, *MODEL), "reason"), "{{reason}}"),
+    ),
+    lines(
+        "Left before the first token",
+        "Share of requests that clients left before the first event of a stream, or before the end of another answer. "
+        "They have no time to first token.",
+        "percentunit",
+        Query(share(f"{LEFT} / {total(rate_of(REQUESTS, *MODEL), *SERVERS)}"), PODS),
     ),
     lines(
         "Bytes",

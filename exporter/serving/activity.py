@@ -112,6 +112,8 @@ class Activity:
         requests.tokens.update({name: count for name, count in answer.tokens.items() if count is not None})
         requests.totals[metrics.REQUEST_BYTES] += answer.request_bytes
         requests.totals[metrics.RESPONSE_BYTES] += answer.response_bytes
+        if answer.abandoned:
+            requests.totals[metrics.ABANDONED] += 1
         if answer.stream_error:
             requests.totals[metrics.STREAM_ERRORS] += 1
         requests.observe(metrics.REQUEST_DURATION, DURATION, answer.duration)

@@ -17,8 +17,8 @@ EVENT_STREAM, ENCODED, QUEUE_KNOWN, FAILED_IN_STREAM, LINES, MESSAGES = 1, 2, 4,
 """Flags of bpf/serving/serving.h."""
 REQUEST = 0
 """Of its enum kind."""
-COMPLETE = 1
-_ABORTED = {2: "client_gone", 3: "server_gone", 4: "unterminated", 5: "unreadable", 6: "unknown"}
+COMPLETE, CLIENT_CLOSED = 1, 2
+_ABORTED = {CLIENT_CLOSED: "client_gone", 3: "server_gone", 4: "unterminated", 5: "unreadable", 6: "unknown"}
 """Values of its enum outcome."""
 LONGEST_FIELD = 256
 """Bytes of a field of HTTP/2 that are kept (exporter.serving.http2)."""
@@ -92,7 +92,10 @@ class RingRecord(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A request that ended. Times are in seconds, None where there is none or it is not known."""
+    """A request that ended. Times are in seconds, None where there is none or it is not known.
+
+    `abandoned`: the client left before the first event of a stream, or before the end of another response.
+    """
 
     inference: bool
     route: str
@@ -100,6 +103,7 @@ class Answer:
     status: str
     error: str
     aborted: str
+    abandoned: bool
     stream_error: bool
     tokens: Mapping[str, int | None]
     duration: float | None
@@ -142,6 +146,7 @@ def read(record: RequestRecord, fields: Fields | None = None) -> Answer | None:
         status=head.label,
         error=aborted or (head.label if head.status >= 500 or (head.status == 200 and not head.succeeded) else ""),
         aborted=aborted,
+        abandoned=record.outcome == CLIENT_CLOSED and not record.first and (head.clear or not head.stream),
         stream_error=bool(record.flags & FAILED_IN_STREAM),
         tokens=tokens,
         duration=_seconds(record.start, record.end) if complete else None,
@@ -158,7 +163,8 @@ def read(record: RequestRecord, fields: Fields | None = None) -> Answer | None:
 def _of_http1(record: RequestRecord) -> _Head:
     status = record.status
     label = str(status) if 100 <= status < 600 else UNKNOWN_STATUS if status else NO_STATUS
-    return _Head(raw(record, "line"), status, label, bool(record.flags & EVENT_STREAM), status == 200)
+    stream, clear = bool(record.flags & EVENT_STREAM), not record.flags & ENCODED
+    return _Head(raw(record, "line"), status, label, stream, status == 200, clear)
 
 
 def _of_http2(record: RequestRecord, fields: Fields | None) -> _Head | None:

@@ -52,6 +52,14 @@ ABORTED = Metric(
     labels=(*_MODEL, "reason"),
     process=True,
 )
+ABANDONED = Metric(
+    "gen_ai.server.requests.abandoned",
+    "Requests that the client left (client_gone) before it had a token: before the first event of a stream that may "
+    "have one, or before the end of another response.",
+    Kind.COUNTER,
+    labels=_MODEL,
+    process=True,
+)
 STREAM_ERRORS = Metric(
     "gen_ai.server.stream.errors",
     "Event streams with status 200 that began with an error instead of a token.",

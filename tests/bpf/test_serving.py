@@ -94,15 +94,20 @@ def test_bytes_one_by_one(observed: Observed, server: Server) -> None:
 
 
 def test_clients_that_go(observed: Observed, server: Server) -> None:
-    """7 clients close or reset their connection in the middle of a stream; the 5 that stay are whole."""
+    """7 clients close or reset their connection in the middle of a stream, 3 before it; the 5 that stay are whole."""
     since = Since(observed, server)
 
     def leave(number: int) -> None:
         with Client(server) as client:
             client.send(request(stream=True, tokens=400, gap=0.01))
-            client.socket.recv(1)
+            while b"data: {" not in client.socket.recv(65_536):
+                pass
             if number % 2:
                 client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    def leave_early(number: int) -> None:
+        with Client(server) as client:
+            client.send(request(stream=number != 1, tokens=1, first=0.3))
 
     def stay(_: int) -> None:
         with Client(server) as client:
@@ -110,10 +115,12 @@ def test_clients_that_go(observed: Observed, server: Server) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(leave, range(7)))
+        list(pool.map(leave_early, range(3)))
         list(pool.map(stay, range(5)))
-    answers = since.answers(12)
+    answers = since.answers(15)
 
-    assert 7 == [it.aborted for it in answers].count("client_gone")
+    assert 10 == [it.aborted for it in answers].count("client_gone")
+    assert 3 == [it.abandoned for it in answers].count(True)
     assert 5 == [it.aborted for it in answers].count("")
 
 

@@ -413,7 +413,7 @@ def _read_to(client: socket.socket, end: bytes) -> None:
 
 
 def test_messages_with_a_timeout(observed: Observed, answers: Callable[[int], list[Answer]], sides: Sides) -> None:
-    """Which messages a call with a timeout reads is not known: nothing of its connection counts, but its loss."""
+    """Nothing counts of a connection on which a call of messages had a timeout: any may be the last. The loss does."""
     client, server = sides
     names = ("llm.serving.socket.calls.unread", "llm.serving.connections.unreadable")
     libc = ctypes.CDLL(None)

@@ -13,7 +13,7 @@ from exporter.model import Distribution, Span
 from exporter.node import Clock
 from exporter.serving import metrics
 from exporter.serving.activity import MOST_MODELS, OTHER, Activity
-from exporter.serving.answer import EVENT_STREAM, QUEUE_KNOWN, Answer, read
+from exporter.serving.answer import ENCODED, EVENT_STREAM, QUEUE_KNOWN, Answer, read
 from exporter.serving.model_names import LONGEST_MODEL
 from exporter.serving.routes import route
 from exporter.serving.spans import span
@@ -125,6 +125,26 @@ def test_what_is_not_known_is_absent() -> None:
 
     assert ("none", "client_gone", {}) == (found.status, found.aborted, found.tokens)
     assert [None] * 4 == [found.duration, found.time_to_first_token, found.time_per_output_token, found.queue]
+
+
+@pytest.mark.parametrize(
+    ("fields", "abandoned"),
+    [
+        ({"outcome": 2, "status": 0}, True),
+        ({"outcome": 2, "flags": EVENT_STREAM}, True),
+        ({"outcome": 2, "flags": EVENT_STREAM, "first": 2 * SECOND}, False),
+        ({"outcome": 2, "flags": EVENT_STREAM | ENCODED}, False),
+        ({"outcome": 3, "status": 0}, False),
+        ({"outcome": 1}, False),
+    ],
+)
+def test_clients_that_leave_early(fields: dict[str, int], abandoned: bool) -> None:
+    """A client has left before the first token if none was sent; of a compressed stream that is not known."""
+    activity = Activity("vllm")
+    activity.add(read(record(**fields)))
+    counts = [value for metric, value, _ in activity.values() if metric is metrics.ABANDONED]
+
+    assert [1] * abandoned == counts
 
 
 @pytest.mark.parametrize(
