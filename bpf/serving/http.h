@@ -57,15 +57,55 @@ static __always_inline bool has_byte(__u64 word, __u8 byte)
 	return (word - 0x0101010101010101ull) & ~word & 0x8080808080808080ull;
 }
 
-/* Copies bytes of a walk up to its place, which are at most TAIL: from the window, which takes less time, if they are
- * there. False where they cannot be read. */
-static __always_inline bool copy_last(struct walk *walk, char *to, __u32 size)
+struct words {
+	__u64 word[8];
+};
+
+/* Copies bytes of the window from this offset on to a place in the tail. Helpers take longer for it. */
+CHECKED_ONCE int copy_window(struct walk *walk, struct request *out, __u32 offset, __u32 size)
+{
+	__u32 at;
+
+	if (!walk || !out || size > TAIL)
+		return 0;
+	at = out->tail_at & (TAIL - 1);
+	for (int i = 0; i < TAIL / 64 && size >= 64; i++) {
+		barrier_var(offset); /* so that these are what the verifier sees compared */
+		barrier_var(at);
+		if (offset > WINDOW - 64 || at > 2 * TAIL - 64)
+			return 0;
+		*(struct words *)(out->tail + at) = *(struct words *)(walk->window + offset);
+		offset += 64;
+		at += 64;
+		size -= 64;
+	}
+	for (int i = 0; i < 8 && size >= 8; i++) {
+		barrier_var(offset);
+		barrier_var(at);
+		if (offset > WINDOW - 8 || at > 2 * TAIL - 8)
+			return 0;
+		*(__u64 *)(out->tail + at) = *(__u64 *)(walk->window + offset);
+		offset += 8;
+		at += 8;
+		size -= 8;
+	}
+	for (int i = 0; i < 7 && size; i++, size--)
+		out->tail[at++ & (2 * TAIL - 1)] = walk->window[offset++ & (WINDOW - 1)];
+	return 0;
+}
+
+/* Copies bytes of a walk up to its place, which are at most TAIL, to the tail: from the window if they are there. False
+ * where they cannot be read. */
+static __always_inline bool copy_last(struct walk *walk, struct request *out, __u32 size)
 {
 	__u32 offset = walk->at - size - walk->loaded_at;
 
-	if (offset < WINDOW && offset + size <= walk->loaded)
-		return !bpf_probe_read_kernel(to, size, walk->window + offset);
-	return !bpf_probe_read_user(to, size, (void *)(walk->base + walk->at - size));
+	if (offset < WINDOW && offset + size <= walk->loaded) {
+		copy_window(walk, out, offset, size);
+		return true;
+	}
+	return !bpf_probe_read_user(out->tail + (out->tail_at & (TAIL - 1)), size,
+				    (void *)(walk->base + walk->at - size));
 }
 
 /* Keeps the end of an answer, up to here. */
@@ -86,7 +126,7 @@ static __always_inline void keep_end(struct request *out, struct walk *walk)
 		return;
 	}
 	at = out->tail_at & (TAIL - 1);
-	if (!copy_last(walk, out->tail + at, size)) {
+	if (!copy_last(walk, out, size)) {
 		out->tail_at = out->tail_end = 0;
 		return;
 	}

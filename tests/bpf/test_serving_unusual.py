@@ -22,7 +22,7 @@ from exporter.model import Unavailable
 from exporter.serving.answer import Answer
 from tests.bpf.fixtures import once
 from tests.bpf.serving_node import Observed, observe
-from tests.bpf.test_serving_bytes import CHUNKED, EVENTS, JSON, POST, STREAM, WHOLE, answers, chunk, single
+from tests.bpf.test_serving_bytes import CHUNKED, EVENTS, JSON, POST, STREAM, USAGE, WHOLE, answers, chunk, single
 from tests.support import until
 
 __all__ = ["answers"]
@@ -132,6 +132,21 @@ def test_events_over_writes(
     [seen] = answers(1)
 
     assert len({count for count in whole if count}) == sum(seen.gaps) and seen.gap_seconds <= after - before
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 63, 64, 65, 200, 505, 511, 512, 513])
+def test_the_end_of_a_stream(
+    observed: Observed, answers: Callable[[int], list[Answer]], sides: Sides, size: int
+) -> None:
+    """The last bytes of a stream are kept, however many a write has, and what is older in front of them."""
+    _, server = sides
+    text = b"".join(map(chunk, [TOKEN] * 23 + [USAGE, DONE])) + b"0\r\n\r\n"
+    post(sides, POST, CHUNKED)
+    for at in range(0, len(text), size):
+        server.sendall(text[at : at + size])
+    [seen] = answers(1)
+
+    assert ({"input": 7, "output": 3}, "tiny") == (seen.tokens, seen.model) and seen.duration
 
 
 def test_a_byte_order_mark(observed: Observed, answers: Callable[[int], list[Answer]], sides: Sides) -> None:
