@@ -40,6 +40,8 @@ _CACHED = tuple(
     for name in (b"read", b"creation")
 )
 """Tokens that `input_tokens` does not have where an answer names these: Anthropic's Messages, "Prompt caching"."""
+_USAGE = re.compile(rb'(?<=[{,\s])"usage"\s*:\s*(\{[^{}]*+(?:\{[^{}]*+\}[^{}]*+)*+\})')
+"""An object of counts, with objects of their details."""
 _EARLY_OUTPUT = re.compile(rb'(?<=[{,\s])"tokens_predicted"\s*:\s*(\d{1,12})(?![\d.eE])')
 """Before the settings of llama.cpp's /completion, which are longer than the end of an answer that is kept."""
 _TIMED_INPUT = re.compile(rb'(?<=[{,\s])"cache_n"\s*:\s*(\d{1,9})\s*,\s*"prompt_n"\s*:\s*(\d{1,9})(?![\d.eE])')
@@ -229,10 +231,11 @@ def _per_token(record: RequestRecord, tokens: int | None) -> float | None:
 
 def _tokens(begin: bytes, end: bytes, stream: bool) -> dict[str, int | None]:
     timed = b"" if _FURTHER_CHOICE.search(begin) or _FURTHER_CHOICE.search(end) else end
+    usage = next(reversed(_USAGE.findall(end)), b"")
     return {
-        "input": _known(_input(end), _input(begin), _timed_input(timed)),
+        "input": _known(_input(usage), _input(end), _input(begin), _timed_input(timed)),
         "output": _known(
-            _last(_OUTPUT, end), _last(_TIMED_OUTPUT, timed), None if stream else _last(_EARLY_OUTPUT, begin)
+            _last(_OUTPUT, usage or end), _last(_TIMED_OUTPUT, timed), None if stream else _last(_EARLY_OUTPUT, begin)
         ),
     }
 

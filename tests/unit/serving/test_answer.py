@@ -107,6 +107,32 @@ def test_tokens(tail: bytes, tokens: tuple[int | None, int | None]) -> None:
     assert {"input": tokens[0], "output": tokens[1]} == read(record(tail=tail)).tokens
 
 
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        (
+            b'{"usage":{"prompt_tokens":4,"completion_tokens":3},"choices":[{"parsed":{"completion_tokens":99}}]}',
+            (4, 3),
+        ),
+        (
+            b'{"usage":{"prompt_tokens":4,"details":{"x":1},"completion_tokens":3,"y":{}},"x":{"prompt_tokens":9}}',
+            (4, 3),
+        ),
+        (b'{"usage":{"prompt_tokens":4},"data":[{"completion_tokens":99}]}', (4, None)),
+        (
+            b'{"usage":{"prompt_tokens":2,"completion_tokens":1}}\n{"usage":{"prompt_tokens":4,"completion_tokens":3}}',
+            (4, 3),
+        ),
+        (b'{"usage":{"input_tokens":9,"output_tokens":1}}\n{"usage":{"output_tokens":12}}', (9, 12)),
+        (b'{"usage":{"prompt_tokens":4,"completion_tokens":3,"x":{"y":{"z":[' + b"{" * 400, (4, 3)),
+        (b'{"usage":null,"eval_count":3}', (None, 3)),
+    ],
+)
+def test_tokens_beside_the_usage(text: bytes, tokens: tuple[int | None, int | None]) -> None:
+    """Numbers in other objects, such as arguments of a tool, are no tokens where there is a usage."""
+    assert {"input": tokens[0], "output": tokens[1]} == read(record(tail=text)).tokens
+
+
 def test_tokens_before_a_long_end() -> None:
     """llama.cpp's /completion has them before its settings; Anthropic's stream names those of the prompt first."""
     begin = b'{"index":0,"content":"x","tokens_predicted":20,"tokens_evaluated":9,"generation_settings":{"seed":1'
