@@ -27,10 +27,13 @@ enum {
 	NO_DEVICE = 100,
 	INVALID_DEVICE = 101,
 	INVALID_CONTEXT = 201,
+	PEER_ACCESS_UNSUPPORTED = 217,
 	INVALID_HANDLE = 400,
 	ILLEGAL_STATE = 401,
 	NOT_FOUND = 500,
 	NOT_READY = 600,
+	PEER_ACCESS_ALREADY_ENABLED = 704,
+	PEER_ACCESS_NOT_ENABLED,
 	CONTEXT_DESTROYED = 709,
 	ALREADY_REGISTERED = 712,
 	NOT_REGISTERED = 713,
@@ -143,6 +146,7 @@ CUresult cuCtxSynchronize(void);
 CUresult cuCtxGetLimit(size_t *value, int limit);
 CUresult cuCtxSetLimit(int limit, size_t value);
 CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags);
+CUresult cuCtxDisablePeerAccess(CUcontext peer);
 CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes);
 CUresult cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t width, size_t height, unsigned element);
 CUresult cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned flags);

@@ -16,7 +16,10 @@ HERE = Path(__file__).parent
 _OF_USERS = ("CUDA_", "NVIDIA_VISIBLE_DEVICES", "PYTORCH_", "SOFTGPU_")
 """Beginnings of variables that choose or change the GPU of a program."""
 RUNTIME = "13/libcudart.so.13"
-_LOOP = """
+_LOOP = (
+    f"""
+RUNTIME = {RUNTIME!r}"""
+    + """
 import ctypes as C, json, os, sys, threading, time
 import pynvml as nvml
 cu, MIB, GIB, u64, size, vp = C.CDLL("libcuda.so.1"), 1 << 20, 1 << 30, C.c_uint64, C.c_size_t, C.c_void_p
@@ -25,6 +28,7 @@ def ok(code):
     if code: raise Failed(code)
 def new(kind, call, *rest):
     value = kind(); ok(call(C.byref(value), *rest)); return value
+def runtime(): return C.CDLL(os.path.join(os.environ["LD_LIBRARY_PATH"], RUNTIME))
 def context(gpu=0): ok(cu.cuInit(0)); return new(vp, cu.cuCtxCreate_v2, 0, gpu)
 def allocate(many): return new(u64, cu.cuMemAlloc_v2, size(many))
 def unused():
@@ -42,6 +46,7 @@ for line in open(0, "rb", buffering=0):  # what follows a line is left for a pro
     exec(json.loads(line))
     print(json.dumps(out), flush=True)
 """
+)
 
 
 def build(folder: Path) -> Path:

@@ -77,6 +77,13 @@ static CUresult retain(CUcontext context, CUdevice device)
 	return room ? SUCCESS : OUT_OF_MEMORY;
 }
 
+static void end(CUcontext context)
+{
+	forget_peers(context);
+	end_streams(context);
+	release_context(context);
+}
+
 static CUresult let_go(CUcontext context)
 {
 	int held;
@@ -84,8 +91,7 @@ static CUresult let_go(CUcontext context)
 	pthread_mutex_lock(&lock);
 	held = context->holders > 0;
 	if (held && !--context->holders) {
-		end_streams(context);
-		release_context(context);
+		end(context);
 		give_room(context->device);
 	}
 	pthread_mutex_unlock(&lock);
@@ -166,8 +172,7 @@ API CUresult cuCtxDestroy_v2(CUcontext context)
 		return COUNTED(INVALID_CONTEXT);
 	if (bound() == context)
 		depth--;
-	end_streams(context);
-	release_context(context);
+	end(context);
 	give_room(context->device);
 	return COUNTED(SUCCESS);
 }
@@ -197,8 +202,7 @@ API CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
 	COUNT;
 	if (device < 0 || device >= device_count())
 		return COUNTED(INVALID_DEVICE);
-	end_streams(&primaries[device]);
-	release_context(&primaries[device]);
+	end(&primaries[device]);
 	return COUNTED(SUCCESS);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Properties of contexts, and what one may use of another. */
+/* Properties of contexts. */
 #include "soft.h"
 
 API CUresult cuCtxGetDevice(CUdevice *device)
@@ -57,12 +57,4 @@ API CUresult cuCtxSetLimit(int limit, size_t value)
 		return COUNTED(INVALID_VALUE);
 	current()->limits[limit] = value;
 	return COUNTED(SUCCESS);
-}
-
-API CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
-{
-	COUNT;
-	(void)flags;
-	NEED_CONTEXT;
-	return COUNTED(is_alive(peer) ? SUCCESS : INVALID_CONTEXT);
 }

@@ -101,6 +101,9 @@ void give_addresses(uint64_t address, uint64_t bytes);
 /* ---- memory.c ---- */
 void release_context(CUcontext context);
 
+/* ---- peers.c ---- */
+void forget_peers(CUcontext context);
+
 /* ---- streams.c ---- */
 struct stream {
 	CUcontext context;

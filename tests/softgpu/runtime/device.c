@@ -102,10 +102,20 @@ API cudaError_t cudaDeviceCanAccessPeer(int *can, int of, int peer)
 	return WITHOUT_CONTEXT(cuDeviceCanAccessPeer, can, of, peer);
 }
 
+/* Another device: its memory needs no access by itself. */
+#define CALL_OF_PEER(name, peer, ...)                                                                        \
+	COUNTED(kept(bind_thread() ?: exists(peer) && peer != device ? D(name)(context_of(peer), ##__VA_ARGS__) : INVALID_DEVICE))
+
 API cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags)
 {
 	COUNT;
-	return CALL(cuCtxEnablePeerAccess, context_of(peer), flags);
+	return CALL_OF_PEER(cuCtxEnablePeerAccess, peer, flags);
+}
+
+API cudaError_t cudaDeviceDisablePeerAccess(int peer)
+{
+	COUNT;
+	return CALL_OF_PEER(cuCtxDisablePeerAccess, peer);
 }
 
 API cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)

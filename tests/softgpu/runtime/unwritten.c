@@ -9,7 +9,6 @@
 		return COUNTED(kept(NOT_SUPPORTED));                                                         \
 	}
 
-UNWRITTEN(cudaDeviceDisablePeerAccess)
 UNWRITTEN(cudaDeviceGetGraphMemAttribute)
 UNWRITTEN(cudaDeviceSetGraphMemAttribute)
 UNWRITTEN(cudaFuncSetCacheConfig)
