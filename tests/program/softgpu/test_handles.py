@@ -63,6 +63,23 @@ def test_ends(start: Start, kind: str) -> None:
     assert {} == process.counts.memory
 
 
+def test_events_end_with_their_context(start: Start) -> None:
+    """The events of a destroyed context are none; those of another one stay."""
+    process = start()
+    process.run(
+        f"{MADE}kept = new(vp, cu.cuEventCreate, 0); other = context()\n"
+        "held = [new(vp, cu.cuEventCreate, 0) for _ in range(23)]; ok(cu.cuEventDestroy_v2(held[7]))\n"
+        "ok(cu.cuCtxDestroy_v2(other))"
+    )
+    for it in USES["event"]:
+        uses = f"out = [cu.{it} for it in held]"
+        assert [INVALID_HANDLE] * 23 == process.run(uses)
+    assert [0, [INVALID_HANDLE] * 23, 0, 0] == process.run(
+        "out = [cu.cuEventRecord(kept, None), [cu.cuEventDestroy_v2(it) for it in held],"
+        " cu.cuEventSynchronize(kept), cu.cuEventDestroy_v2(kept)]"
+    )
+
+
 def test_ends_by_threads_at_once(start: Start) -> None:
     """One of the threads that destroy a stream at the same time does so: 230 times."""
     process = start()
@@ -154,11 +171,10 @@ def test_nothing_is_issued_to_an_ended_stream(start: Start, function: str, end: 
     process = start()
     process.run(
         f"{MADE}held = new(vp, cu.cuCtxGetCurrent); function = C.create_string_buffer(8)\n"
-        "event = new(vp, cu.cuEventCreate, 0)\n"
         "memory = new(u64, cu.cuMemAllocAsync, size(4096), None); stream = new(vp, cu.cuStreamCreate, 0)\n"
         "executable = new(vp, cu.cuGraphInstantiateWithFlags, graph, u64(0))"
     )
-    process.run(f"{end}\ndef call(): return cu.{function}({ISSUED[function]})")
+    process.run(f"{end}; event = new(vp, cu.cuEventCreate, 0)\ndef call(): return cu.{function}({ISSUED[function]})")
     assert INVALID_HANDLE == process.run("out = call()")
     assert 0 == process.run("stream = new(vp, cu.cuStreamCreate, 0); out = call()")
 

@@ -80,6 +80,7 @@ static CUresult retain(CUcontext context, CUdevice device)
 static void end(CUcontext context)
 {
 	forget_peers(context);
+	end_events(context);
 	end_streams(context);
 	release_context(context);
 }

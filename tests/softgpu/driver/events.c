@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <pthread.h>
 #include <stdlib.h>
 #include "soft.h"
 
@@ -6,14 +7,50 @@ struct event {
 	unsigned flags;
 	uint64_t at; /* when it happens; 0: not recorded */
 	struct capture *capture; /* in which it was recorded */
+	CUcontext context;
+	CUevent next, previous; /* of its context's */
 };
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the events of contexts */
+
+static CUevent make(CUcontext context, unsigned flags)
+{
+	CUevent it = calloc(1, sizeof(*it));
+
+	it->context = context;
+	it->flags = flags;
+	pthread_mutex_lock(&lock);
+	it->next = context->events;
+	if (it->next)
+		it->next->previous = it;
+	context->events = it;
+	pthread_mutex_unlock(&lock);
+	return it;
+}
+
+static CUresult destroy(CUevent event)
+{
+	if (!let_go_handle(HANDLE_EVENT, event))
+		return INVALID_HANDLE;
+	pthread_mutex_lock(&lock);
+	if (event->next)
+		event->next->previous = event->previous;
+	*(event->previous ? &event->previous->next : &event->context->events) = event->next;
+	pthread_mutex_unlock(&lock);
+	free(event);
+	return SUCCESS;
+}
+
+void end_events(CUcontext context)
+{
+	while (context->events && !destroy(context->events))
+		;
+}
 
 API CUresult cuEventCreate(CUevent *event, unsigned flags)
 {
 	COUNT;
 	NEED_CONTEXT;
-	*event = hold_handle(HANDLE_EVENT, calloc(1, sizeof(**event)));
-	(*event)->flags = flags;
+	*event = hold_handle(HANDLE_EVENT, make(current(), flags));
 	return COUNTED(SUCCESS);
 }
 
@@ -93,8 +130,5 @@ API CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent from, CUevent to
 API CUresult cuEventDestroy_v2(CUevent event)
 {
 	COUNT;
-	if (!let_go_handle(HANDLE_EVENT, event))
-		return COUNTED(INVALID_HANDLE);
-	free(event);
-	return COUNTED(SUCCESS);
+	return COUNTED(destroy(event));
 }

@@ -34,6 +34,7 @@ struct context {
 	uint64_t busy_until; /* of all its streams, in ns of CLOCK_MONOTONIC */
 	uint64_t legacy;     /* of the legacy stream */
 	struct stream *streams;
+	struct event *events;
 };
 CUcontext bound(void);   /* the thread's; NULL without one */
 CUcontext current(void); /* to which its calls belong */
@@ -125,6 +126,9 @@ enum { GREATEST_PRIORITY = -5, LEAST_PRIORITY = 0 };
 uint64_t kernel_ns(void);
 void occupy(CUstream stream, uint64_t ns);
 void delay(CUstream stream, uint64_t until);
+
+/* ---- events.c ---- */
+void end_events(CUcontext context);
 
 /* ---- orders.c ---- */
 void wait_until(uint64_t at);
