@@ -142,7 +142,7 @@ static long number_in(const char *set, const char *function)
 }
 
 /* CUDA's errors after which a process can do no work any more (cuda.h: "must be terminated and relaunched"). */
-static int ends_context(long code)
+int ends_context(long code)
 {
 	return code == 214 || code == 220 || code == 700 || code == 702 || code == 710 || (code >= 714 && code <= 719);
 }

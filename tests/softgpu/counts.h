@@ -16,6 +16,9 @@ int are_kept(void); /* whether add_bytes() does anything: nobody would see it */
 /* What a call is to return at once, 0 if nothing: SOFTGPU_FAIL. Waits for SOFTGPU_SLOW. */
 int refusal(const char *function);
 
+/* Whether a process can do no work any more after this error. */
+int ends_context(long code);
+
 /* First line of an exported function. Its results go through COUNTED(). */
 #define COUNT                                                                                                \
 	static struct count *count;                                                                          \

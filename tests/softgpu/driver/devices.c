@@ -213,17 +213,3 @@ API CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
 	*can = device != peer;
 	return COUNTED(SUCCESS);
 }
-
-API CUresult cuGetErrorName(CUresult error, const char **text)
-{
-	COUNT;
-	*text = error ? "CUDA_ERROR_OF_SOFTGPU" : "CUDA_SUCCESS";
-	return COUNTED(SUCCESS);
-}
-
-API CUresult cuGetErrorString(CUresult error, const char **text)
-{
-	COUNT;
-	*text = error ? "an error of the soft GPU" : "no error";
-	return COUNTED(SUCCESS);
-}

@@ -9,7 +9,6 @@
 
 static __typeof__(&cuGetProcAddress_v2) find;
 static cudaError_t refused; /* what cuInit() has returned */
-static __thread cudaError_t last;
 
 static void connect_driver(void)
 {
@@ -52,41 +51,6 @@ cudaError_t initialized(void)
 
 	pthread_once(&once, initialize);
 	return refused;
-}
-
-cudaError_t kept(cudaError_t code)
-{
-	if (code && code != NOT_READY)
-		last = code;
-	return code;
-}
-
-API cudaError_t cudaGetLastError(void)
-{
-	COUNT;
-	cudaError_t code = last;
-
-	last = 0;
-	return COUNTED(code);
-}
-
-API cudaError_t cudaPeekAtLastError(void)
-{
-	COUNT;
-	return COUNTED(last);
-}
-
-API const char *cudaGetErrorString(cudaError_t code)
-{
-	static __thread char text[40];
-
-	snprintf(text, sizeof(text), code == OUT_OF_MEMORY ? "out of memory" : code ? "error %d" : "no error", code);
-	return text;
-}
-
-API const char *cudaGetErrorName(cudaError_t code)
-{
-	return code == OUT_OF_MEMORY ? "cudaErrorMemoryAllocation" : code ? "cudaErrorOfSoftGPU" : "cudaSuccess";
 }
 
 API cudaError_t cudaRuntimeGetVersion(int *version)

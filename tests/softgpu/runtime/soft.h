@@ -21,8 +21,10 @@ void *driver(const char *name);
 		(__typeof__(&name))function_;                                                                \
 	})
 cudaError_t initialized(void); /* 0, or the error of all calls: that of cuInit(), in the child of a fork another */
-cudaError_t kept(cudaError_t code); /* what cudaGetLastError will give */
 #define WITHOUT_CONTEXT(name, ...) COUNTED(kept(initialized() ?: D(name)(__VA_ARGS__)))
+
+/* ---- errors.c ---- */
+cudaError_t kept(cudaError_t code); /* what cudaGetLastError will give */
 
 /* ---- device.c ---- */
 int chosen_device(void);
