@@ -5,13 +5,19 @@
 
 #define MAX_DEVICES 64
 
-static __thread int device, bound = -1;
+static __thread int device; /* while the thread has no current context */
 static CUcontext contexts[MAX_DEVICES];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
+/* The program's calls of the driver choose a device too. */
 int chosen_device(void)
 {
-	return device;
+	CUcontext context = NULL;
+	CUdevice found;
+
+	if (initialized() || D(cuCtxGetCurrent)(&context) || !context || D(cuCtxGetDevice)(&found))
+		return device;
+	return found;
 }
 
 static cudaError_t retain(int of)
@@ -36,13 +42,23 @@ CUcontext context_of(int of)
 cudaError_t bind_thread(void)
 {
 	cudaError_t code = initialized();
+	CUcontext context = NULL;
 
-	if (code || bound == device)
+	if (code || (!D(cuCtxGetCurrent)(&context) && context))
 		return code;
-	code = retain(device) ?: D(cuCtxSetCurrent)(contexts[device]);
-	if (!code)
-		bound = device;
-	return code;
+	return retain(device) ?: D(cuCtxSetCurrent)(contexts[device]);
+}
+
+/* The device's primary context replaces any other that is current. */
+static cudaError_t choose(int to)
+{
+	cudaError_t code = retain(to);
+	CUcontext context = NULL;
+
+	device = to;
+	if (code || (!D(cuCtxGetCurrent)(&context) && context == contexts[to]))
+		return code;
+	return D(cuCtxSetCurrent)(contexts[to]);
 }
 
 static int exists(int of)
@@ -63,7 +79,7 @@ API cudaError_t cudaGetDeviceCount(int *count_)
 API cudaError_t cudaGetDevice(int *to)
 {
 	COUNT;
-	*to = device;
+	*to = chosen_device();
 	return COUNTED(kept(initialized()));
 }
 
@@ -74,8 +90,7 @@ API cudaError_t cudaSetDevice(int to)
 
 	if (code || !exists(to))
 		return COUNTED(kept(code ?: INVALID_DEVICE));
-	device = to;
-	return COUNTED(kept(bind_thread()));
+	return COUNTED(kept(choose(to)));
 }
 
 API cudaError_t cudaDeviceGetAttribute(int *value, int attribute, int of)
@@ -104,7 +119,7 @@ API cudaError_t cudaDeviceCanAccessPeer(int *can, int of, int peer)
 
 /* Another device: its memory needs no access by itself. */
 #define CALL_OF_PEER(name, peer, ...)                                                                        \
-	COUNTED(kept(bind_thread() ?: exists(peer) && peer != device ? D(name)(context_of(peer), ##__VA_ARGS__) : INVALID_DEVICE))
+	COUNTED(kept(bind_thread() ?: exists(peer) && peer != chosen_device() ? D(name)(context_of(peer), ##__VA_ARGS__) : INVALID_DEVICE))
 
 API cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags)
 {
@@ -134,7 +149,7 @@ API cudaError_t cudaDeviceSynchronize(void)
 API cudaError_t cudaDeviceReset(void)
 {
 	COUNT;
-	return CALL(cuDevicePrimaryCtxReset_v2, device);
+	return CALL(cuDevicePrimaryCtxReset_v2, chosen_device());
 }
 
 API cudaError_t cudaDeviceGetLimit(size_t *value, int limit)

@@ -29,7 +29,7 @@ cudaError_t kept(cudaError_t code); /* what cudaGetLastError will give */
 /* ---- device.c ---- */
 int chosen_device(void);
 CUcontext context_of(int device); /* NULL without memory for it */
-cudaError_t bind_thread(void); /* the chosen device's context becomes the thread's */
+cudaError_t bind_thread(void); /* a thread without a context gets the chosen device's */
 #define CALL(name, ...) COUNTED(kept(bind_thread() ?: D(name)(__VA_ARGS__)))
 
 /* ---- kernels.c ---- */
