@@ -151,6 +151,8 @@ CUresult cuCtxDisablePeerAccess(CUcontext peer);
 CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes);
 CUresult cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t width, size_t height, unsigned element);
 CUresult cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned flags);
+CUresult cuMemPrefetchAsync_v2(CUdeviceptr begin, size_t bytes, CUlocation at, unsigned flags, CUstream stream);
+CUresult cuMemAdvise_v2(CUdeviceptr begin, size_t bytes, int advice, CUlocation at);
 CUresult cuMemFree_v2(CUdeviceptr address);
 CUresult cuMemAllocAsync(CUdeviceptr *address, size_t bytes, CUstream stream);
 CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream);

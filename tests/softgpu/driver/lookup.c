@@ -30,6 +30,8 @@ static const struct {
 	int before, variant;
 } older[] = {
 	{"cuCtxCreate", 13000, 2},
+	{"cuMemAdvise", 13000, 1},
+	{"cuMemPrefetchAsync", 13000, 1},
 	{"cuMemcpyBatchAsync", 13000, 1},
 	{"cuStreamGetCaptureInfo", 12030, 2},
 };

@@ -4,18 +4,24 @@
 #include <unistd.h>
 #include "soft.h"
 
+/* What takes none of a GPU's memory. */
+static int is_elsewhere(const struct range *range)
+{
+	return range->kind == KIND_PINNED || range->kind == KIND_IMPORTED || (range->kind == KIND_MANAGED && !HOLLOW);
+}
+
 static int hold(const struct range *range, size_t bytes)
 {
 	if (range->pool)
 		return take_from_pool(range->pool, bytes);
-	return range->kind == KIND_PINNED || reserve(range->device, bytes);
+	return is_elsewhere(range) || reserve(range->device, bytes);
 }
 
 static void let_go(const struct range *range, size_t bytes)
 {
 	if (range->pool)
 		give_to_pool(range->pool, bytes);
-	else if (range->kind != KIND_PINNED && range->kind != KIND_IMPORTED)
+	else if (!is_elsewhere(range))
 		give_back(range->device, bytes);
 }
 
@@ -60,6 +66,8 @@ static CUresult allocate_as(struct range range, uint64_t *address, size_t bytes)
 	range.context = current();
 	*address = range.begin;
 	range.end = range.begin + bytes;
+	if (range.kind == KIND_MANAGED)
+		add_managed(range.begin, range.end);
 	add_range(range);
 	return SUCCESS;
 }
@@ -79,6 +87,8 @@ static CUresult allocate_from(CUmemoryPool pool, uint64_t *address, size_t bytes
 
 static void drop(const struct range *range)
 {
+	if (range->kind == KIND_MANAGED)
+		drop_managed(range->begin);
 	unmap(range);
 	if (range->fd >= 0)
 		close(range->fd);

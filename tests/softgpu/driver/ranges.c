@@ -195,12 +195,17 @@ void note_gpu(const char *of, int device, int64_t calls, int64_t bytes)
 	add_bytes(name, calls, bytes);
 }
 
-int reserve(int device, uint64_t bytes)
+int reserve_unused(int device, uint64_t bytes)
 {
 	if (!take(physical(device), bytes))
 		return 0;
 	note_gpu("gpu", device, 1, bytes);
 	return 1;
+}
+
+int reserve(int device, uint64_t bytes)
+{
+	return reserve_unused(device, bytes) || (evict_managed(device, bytes) && reserve_unused(device, bytes));
 }
 
 void give_back(int device, uint64_t bytes)

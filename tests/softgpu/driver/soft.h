@@ -86,11 +86,17 @@ int take_range(uint64_t begin, struct range *to);
 int change_range(uint64_t begin, int fd);
 int range_of_context(CUcontext context, struct range *to);
 int is_device(const struct range *range);
-/* Room on a device, taken if there is enough; of what has no range. */
+/* Room on a device, taken if there is enough, also from managed memory; of what has no range. */
 int reserve(int device, uint64_t bytes);
+int reserve_unused(int device, uint64_t bytes); /* only what nothing has */
 void give_back(int device, uint64_t bytes);
 const char *kind_name(enum kind kind);
 size_t pages(size_t bytes);
+
+/* ---- managed.c ---- */
+void add_managed(uint64_t begin, uint64_t end);
+void drop_managed(uint64_t begin);
+int evict_managed(int device, uint64_t bytes); /* to host memory; 0 if there was none */
 
 /* ---- reservations.c ---- */
 int is_reserved(uint64_t begin, uint64_t end);
