@@ -41,14 +41,15 @@ enum {
 	CAPTURE_UNSUPPORTED = 900,
 	CAPTURE_INVALIDATED = 901,
 	CAPTURE_UNMATCHED = 903,
-	CAPTURE_WRONG_THREAD = 908
+	CAPTURE_WRONG_THREAD = 908,
+	UPDATE_FAILURE = 910
 };
 enum { MEMORY_HOST = 1, MEMORY_DEVICE, MEMORY_ARRAY, MEMORY_UNIFIED };
 enum { LOCATION_DEVICE = 1, LOCATION_HOST, LOCATION_HOST_NUMA, LOCATION_HOST_NUMA_CURRENT };
 enum { HANDLE_POSIX_FD = 1 };
 enum { PER_THREAD_DEFAULT_STREAM = 2 };
 enum { CAPTURE_NONE, CAPTURE_ACTIVE, CAPTURE_IS_INVALIDATED };
-enum { NODE_KERNEL, NODE_COPY, NODE_FILL, NODE_HOST, NODE_ALLOCATION = 10, NODE_FREE };
+enum { NODE_KERNEL, NODE_COPY, NODE_FILL, NODE_HOST, NODE_CHILD, NODE_EMPTY, NODE_ALLOCATION = 10, NODE_FREE };
 enum { POOL_THRESHOLD = 4, POOL_RESERVED, POOL_RESERVED_HIGH, POOL_USED, POOL_USED_HIGH };
 enum {
 	POINTER_CONTEXT = 1,
@@ -88,6 +89,7 @@ typedef struct {
 	CUlocation location;
 	void *unused;
 	size_t most; /* 0: as much as there is */
+	unsigned char rest[56];
 } CUpoolProperties;
 typedef struct {
 	CUlocation location;
@@ -117,6 +119,10 @@ typedef struct {
 	CUside3D source, target;
 	size_t width, height, depth;
 } CUcopy3D;
+typedef struct {
+	int result;
+	CUgraphNode at, from;
+} CUgraphUpdate;
 typedef struct {
 	unsigned grid[3], block[3], shared;
 	CUstream stream;
@@ -200,6 +206,7 @@ CUresult cuStreamGetCaptureInfo_v2(CUstream stream, int *status, uint64_t *id, C
 CUresult cuThreadExchangeStreamCaptureMode(int *mode);
 CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count);
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *executable, CUgraph graph, unsigned long long flags);
+CUresult cuGraphExecUpdate_v2(CUgraphExec executable, CUgraph graph, CUgraphUpdate *to);
 CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream);
 CUresult cuGraphExecDestroy(CUgraphExec executable);
 CUresult cuGraphDestroy(CUgraph graph);

@@ -33,9 +33,25 @@ int captured(CUstream stream, int type)
 	return capture && add_node(capture->graph, type);
 }
 
-void add_allocation(CUstream stream, int device, uint64_t bytes)
+CUresult add_captured_allocation(CUstream stream, int device, uint64_t bytes, uint64_t *address)
 {
-	add_allocation_node(capture_of(stream)->graph, device, bytes);
+	struct graph_memory *memory = make_graph_memory(device, bytes);
+
+	if (!memory)
+		return OUT_OF_MEMORY;
+	*address = graph_address(memory);
+	add_allocation_node(capture_of(stream)->graph, memory);
+	return SUCCESS;
+}
+
+CUresult add_captured_free(CUstream stream, uint64_t address)
+{
+	return add_free_node(capture_of(stream)->graph, address, NULL);
+}
+
+void add_captured_child(CUstream stream, size_t kernels)
+{
+	add_child(capture_of(stream)->graph, kernels);
 }
 
 /* What waits for the device, or allocates, fails in a thread that captures, and in any while one captures in the global

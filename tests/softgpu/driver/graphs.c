@@ -1,28 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A graph is a list of kinds of nodes: its launch takes the time of its kernels, and the first one the memory of its
- * allocations, until the executable is destroyed. */
+/* A graph is a list of kinds of nodes, and of the memory that they take and give. */
 #include <pthread.h>
 #include <stdlib.h>
 #include "soft.h"
 
-struct node {
-	int type;
-	struct node *next;
-};
-struct work {
-	size_t kernels;
-	uint64_t bytes[MAX_DEVICES];
-};
-struct graph {
-	size_t nodes;
-	struct work work;
-	struct node *first;
-};
+enum { PARAMETERS_AT = 16 }; /* after the kind, of CUgraphNodeParams */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of nodes: several threads may issue to what is captured */
-struct executable {
-	struct work work;
-	int launched;
-};
 
 CUgraph new_graph(void)
 {
@@ -35,30 +18,65 @@ int free_graph(CUgraph graph)
 		return 0;
 	for (struct node *node = graph->first, *next; node; node = next) {
 		next = node->next;
+		if (node->memory)
+			let_go_graph_memory(node->memory);
 		free(node);
 	}
+	forget_graph(graph);
 	free(graph);
 	return 1;
 }
 
-CUgraphNode add_node(CUgraph graph, int type)
+static CUgraphNode insert(CUgraph graph, struct node filled)
 {
-	struct node *node = calloc(1, sizeof(*node));
+	struct node *node = malloc(sizeof(*node));
 
+	*node = filled;
 	pthread_mutex_lock(&lock);
-	*node = (struct node){type, graph->first};
+	node->next = graph->first;
 	graph->first = node;
 	graph->nodes++;
-	graph->work.kernels += type == NODE_KERNEL;
+	graph->kernels += node->kernels;
+	graph->memory_nodes += node->memory != NULL;
 	pthread_mutex_unlock(&lock);
 	return node;
 }
 
-void add_allocation_node(CUgraph graph, int device, uint64_t bytes)
+CUgraphNode add_node(CUgraph graph, int type)
 {
-	add_node(graph, NODE_ALLOCATION);
-	if (device >= 0)
-		__atomic_fetch_add(&graph->work.bytes[device], bytes, __ATOMIC_RELAXED);
+	return insert(graph, (struct node){.type = type, .kernels = type == NODE_KERNEL});
+}
+
+void add_child(CUgraph graph, size_t kernels)
+{
+	insert(graph, (struct node){.type = NODE_CHILD, .kernels = kernels});
+}
+
+CUgraphNode add_allocation_node(CUgraph graph, struct graph_memory *memory)
+{
+	return insert(graph, (struct node){.type = NODE_ALLOCATION, .memory = memory});
+}
+
+/* Of memory that a node of a graph allocates, this one or another, and no second time in the same one. */
+CUresult add_free_node(CUgraph graph, uint64_t address, CUgraphNode *node)
+{
+	struct graph_memory *memory = graph_memory_at(address);
+	CUgraphNode made;
+
+	if (HOLLOW) {
+		add_node(graph, NODE_FREE);
+		return SUCCESS;
+	}
+	if (!memory)
+		return INVALID_VALUE;
+	for (struct node *it = graph->first; it; it = it->next)
+		if (it->type == NODE_FREE && it->memory == memory)
+			return INVALID_VALUE;
+	hold_graph_memory(memory);
+	made = insert(graph, (struct node){.type = NODE_FREE, .memory = memory});
+	if (node)
+		*node = made;
+	return SUCCESS;
 }
 
 static CUresult add(CUgraphNode *node, CUgraph graph, int type)
@@ -69,6 +87,37 @@ static CUresult add(CUgraphNode *node, CUgraph graph, int type)
 	return SUCCESS;
 }
 
+/* The address is known from now on, the memory is there from a launch on. */
+static CUresult add_allocation(CUgraphNode *node, CUgraph graph, struct graph_allocation *it)
+{
+	int device = it ? place(&it->pool.location) : NOWHERE;
+	struct graph_memory *memory;
+
+	if (!is_handle(HANDLE_GRAPH, graph) || device == NOWHERE || !it->bytes || it->pool.handle_types)
+		return INVALID_VALUE;
+	memory = make_graph_memory(device, it->bytes);
+	if (!memory)
+		return OUT_OF_MEMORY;
+	it->address = graph_address(memory);
+	*node = add_allocation_node(graph, memory);
+	return SUCCESS;
+}
+
+static CUresult add_free(CUgraphNode *node, CUgraph graph, CUdeviceptr address)
+{
+	return is_handle(HANDLE_GRAPH, graph) ? add_free_node(graph, address, node) : INVALID_VALUE;
+}
+
+/* The description begins with the kind of node. */
+static CUresult add_any(CUgraphNode *node, CUgraph graph, int *it)
+{
+	void *parameters = (char *)it + PARAMETERS_AT;
+
+	if (*it == NODE_ALLOCATION)
+		return add_allocation(node, graph, parameters);
+	return *it == NODE_FREE ? add_free(node, graph, *(CUdeviceptr *)parameters) : add(node, graph, *it);
+}
+
 API CUresult cuGraphCreate(CUgraph *graph, unsigned flags)
 {
 	COUNT;
@@ -77,51 +126,79 @@ API CUresult cuGraphCreate(CUgraph *graph, unsigned flags)
 	return COUNTED(SUCCESS);
 }
 
-API CUresult cuGraphAddKernelNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count_,
-				  const void *parameters)
+/* What a node does is not looked at, nor after which others. */
+#define AFTER const CUgraphNode *after, size_t count_
+#define UNUSED (void)after, (void)count_
+
+static CUresult add_described(CUgraphNode *node, CUgraph graph, int type, const void *parameters, CUcontext context)
 {
-	COUNT;
-	(void)after, (void)count_, (void)parameters;
-	return COUNTED(add(node, graph, NODE_KERNEL));
+	(void)parameters, (void)context;
+	return add(node, graph, type);
 }
 
-API CUresult cuGraphAddMemcpyNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count_,
-				  const void *copy, CUcontext context)
+API CUresult cuGraphAddKernelNode(CUgraphNode *node, CUgraph graph, AFTER, const void *it)
 {
 	COUNT;
-	(void)after, (void)count_, (void)copy, (void)context;
-	return COUNTED(add(node, graph, NODE_COPY));
+	UNUSED;
+	return COUNTED(add_described(node, graph, NODE_KERNEL, it, NULL));
 }
 
-/* `parameters` begin with the kind of node. */
+API CUresult cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph graph, AFTER, const void *it)
+{
+	COUNT;
+	UNUSED;
+	return COUNTED(add_described(node, graph, NODE_KERNEL, it, NULL));
+}
+
+API CUresult cuGraphAddMemcpyNode(CUgraphNode *node, CUgraph graph, AFTER, const void *it, CUcontext context)
+{
+	COUNT;
+	UNUSED;
+	return COUNTED(add_described(node, graph, NODE_COPY, it, context));
+}
+
+API CUresult cuGraphAddMemsetNode(CUgraphNode *node, CUgraph graph, AFTER, const void *it, CUcontext context)
+{
+	COUNT;
+	UNUSED;
+	return COUNTED(add_described(node, graph, NODE_FILL, it, context));
+}
+
+API CUresult cuGraphAddEmptyNode(CUgraphNode *node, CUgraph graph, AFTER)
+{
+	COUNT;
+	UNUSED;
+	return COUNTED(add(node, graph, NODE_EMPTY));
+}
+
+API CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, AFTER, struct graph_allocation *it)
+{
+	COUNT;
+	UNUSED;
+	return COUNTED(add_allocation(node, graph, it));
+}
+
+API CUresult cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, AFTER, CUdeviceptr address)
+{
+	COUNT;
+	UNUSED;
+	return COUNTED(add_free(node, graph, address));
+}
+
+/* Until 12.9. */
+API CUresult cuGraphAddNode(CUgraphNode *node, CUgraph graph, AFTER, int *it)
+{
+	COUNT;
+	UNUSED;
+	return COUNTED(add_any(node, graph, it));
+}
+
 API CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, const void *edges,
-			       size_t count_, const int *parameters)
+			       size_t count_, int *it)
 {
 	COUNT;
-	(void)after, (void)edges, (void)count_;
-	return COUNTED(add(node, graph, *parameters));
-}
-
-API CUresult cuGraphExecKernelNodeSetParams(CUgraphExec executable, CUgraphNode node, const void *parameters)
-{
-	COUNT;
-	(void)executable, (void)node, (void)parameters;
-	return COUNTED(SUCCESS);
-}
-
-API CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec executable, CUgraphNode node, const void *parameters)
-{
-	COUNT;
-	(void)executable, (void)node, (void)parameters;
-	return COUNTED(SUCCESS);
-}
-
-API CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec executable, CUgraphNode node, const void *copy,
-					    CUcontext context)
-{
-	COUNT;
-	(void)executable, (void)node, (void)copy, (void)context;
-	return COUNTED(SUCCESS);
+	(void)edges, UNUSED;
+	return COUNTED(add_any(node, graph, it));
 }
 
 API CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count_)
@@ -142,75 +219,6 @@ API CUresult cuGraphNodeGetType(CUgraphNode node, int *type)
 {
 	COUNT;
 	*type = node->type;
-	return COUNTED(SUCCESS);
-}
-
-static CUresult instantiate(CUgraphExec *executable, CUgraph graph)
-{
-	if (!is_handle(HANDLE_GRAPH, graph))
-		return INVALID_VALUE;
-	*executable = hold_handle(HANDLE_EXECUTABLE, calloc(1, sizeof(**executable)));
-	(*executable)->work = graph->work;
-	return SUCCESS;
-}
-
-API CUresult cuGraphInstantiate_v2(CUgraphExec *executable, CUgraph graph, CUgraphNode *wrong, char *log, size_t room)
-{
-	COUNT;
-	(void)wrong, (void)log, (void)room;
-	return COUNTED(instantiate(executable, graph));
-}
-
-API CUresult cuGraphInstantiateWithFlags(CUgraphExec *executable, CUgraph graph, unsigned long long flags)
-{
-	COUNT;
-	(void)flags;
-	return COUNTED(instantiate(executable, graph));
-}
-
-static void give_work(const struct work *work, int devices)
-{
-	for (int device = 0; device < devices; device++)
-		if (work->bytes[device])
-			give_back(device, work->bytes[device]);
-}
-
-static int take_work(const struct work *work)
-{
-	for (int device = 0; device < MAX_DEVICES; device++) {
-		if (!work->bytes[device] || reserve(device, work->bytes[device]))
-			continue;
-		give_work(work, device);
-		return 0;
-	}
-	return 1;
-}
-
-static CUresult launch(CUgraphExec executable, CUstream stream)
-{
-	if (HOLLOW)
-		return SUCCESS;
-	if (!is_handle(HANDLE_EXECUTABLE, executable))
-		return INVALID_VALUE;
-	if (unusable() ?: unusable_stream(stream))
-		return unusable() ?: INVALID_HANDLE;
-	if (!executable->launched && !take_work(&executable->work))
-		return OUT_OF_MEMORY;
-	executable->launched = 1;
-	occupy(stream, executable->work.kernels * kernel_ns());
-	return SUCCESS;
-}
-
-BOTH(cuGraphLaunch, _ptsz, (CUgraphExec executable, CUstream stream), launch(executable, stream))
-
-API CUresult cuGraphExecDestroy(CUgraphExec executable)
-{
-	COUNT;
-	if (!let_go_handle(HANDLE_EXECUTABLE, executable))
-		return COUNTED(INVALID_VALUE);
-	if (executable->launched)
-		give_work(&executable->work, MAX_DEVICES);
-	free(executable);
 	return COUNTED(SUCCESS);
 }
 

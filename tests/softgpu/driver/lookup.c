@@ -30,6 +30,8 @@ static const struct {
 	int before, variant;
 } older[] = {
 	{"cuCtxCreate", 13000, 2},
+	{"cuGraphAddNode", 13000, 1},
+	{"cuGraphExecUpdate", 12000, 1},
 	{"cuMemAdvise", 13000, 1},
 	{"cuMemPrefetchAsync", 13000, 1},
 	{"cuMemcpyBatchAsync", 13000, 1},

@@ -107,7 +107,7 @@ static CUresult release(uint64_t address, int kinds)
 	if (!find_range(address, &range) || range.registered)
 		return INVALID_VALUE;
 	if (range.kind == KIND_GRAPH)
-		return kinds & 1 << KIND_DEVICE ? SUCCESS : INVALID_VALUE;
+		return kinds & 1 << KIND_DEVICE && (HOLLOW || free_graph_memory_at(address)) ? SUCCESS : INVALID_VALUE;
 	if (!(kinds & 1 << range.kind) || !take_range(address, &range))
 		return INVALID_VALUE;
 	drop(&range);
@@ -165,19 +165,23 @@ API CUresult cuMemFree_v2(CUdeviceptr address)
 }
 
 /* The addresses of a graph's memory are its own from the capture on, as it may be launched any number of times. */
-static CUresult allocate_in_graph(CUmemoryPool pool, CUdeviceptr *address, size_t bytes, CUstream stream)
+uint64_t map_graph(int device, uint64_t bytes)
 {
-	int device = device_of_pool(pool);
 	struct range range = {.kind = KIND_GRAPH, .fd = -1, .device = device, .begin = map(KIND_GRAPH, bytes)};
 
-	if (!range.begin)
-		return OUT_OF_MEMORY;
 	range.host = device == IN_HOST_MEMORY;
 	range.end = range.begin + bytes;
-	add_range(range);
-	*address = range.begin;
-	add_allocation(stream, device, bytes);
-	return SUCCESS;
+	if (range.begin)
+		add_range(range);
+	return range.begin;
+}
+
+void unmap_graph(uint64_t address)
+{
+	struct range range;
+
+	if (take_range(address, &range))
+		unmap(&range);
 }
 
 static CUresult allocate_of(CUmemoryPool pool, CUdeviceptr *address, size_t bytes, CUstream stream)
@@ -189,7 +193,7 @@ static CUresult allocate_of(CUmemoryPool pool, CUdeviceptr *address, size_t byte
 	if (!pool && HOLLOW)
 		pool = pool_of_device(current()->device);
 	if (pool && bytes && capture_of(stream))
-		return allocate_in_graph(pool, address, bytes, stream);
+		return add_captured_allocation(stream, device_of_pool(pool), bytes, address);
 	return pool ? allocate_from(pool, address, bytes) : INVALID_VALUE;
 }
 
@@ -198,7 +202,7 @@ BOTH(cuMemAllocAsync, _ptsz, (CUdeviceptr * address, size_t bytes, CUstream stre
 BOTH(cuMemAllocFromPoolAsync, _ptsz, (CUdeviceptr * address, size_t bytes, CUmemoryPool pool, CUstream stream),
      allocate_of(pool, address, bytes, stream))
 BOTH(cuMemFreeAsync, _ptsz, (CUdeviceptr address, CUstream stream),
-     unusable_stream(stream) ?: captured(stream, NODE_FREE) ? SUCCESS : release(address, OF_DEVICE))
+     unusable_stream(stream) ?: capture_of(stream) ? add_captured_free(stream, address) : release(address, OF_DEVICE))
 
 API CUresult cuMemHostAlloc(void **address, size_t bytes, unsigned flags)
 {

@@ -107,6 +107,8 @@ void give_addresses(uint64_t address, uint64_t bytes);
 
 /* ---- memory.c ---- */
 void release_context(CUcontext context);
+uint64_t map_graph(int device, uint64_t bytes); /* addresses for memory of graphs */
+void unmap_graph(uint64_t address);
 
 /* ---- peers.c ---- */
 void forget_peers(CUcontext context);
@@ -172,16 +174,51 @@ extern __thread int own_default; /* more than 0 in functions with the suffix _pt
 	}
 
 /* ---- graphs.c ---- */
+struct node {
+	int type;
+	size_t kernels;
+	struct graph_memory *memory; /* that it allocates or frees */
+	struct node *next;
+};
+struct graph {
+	size_t nodes, kernels, memory_nodes;
+	struct node *first;
+};
+struct graph_allocation { /* CUDA_MEM_ALLOC_NODE_PARAMS */
+	CUpoolProperties pool;
+	const CUaccess *access;
+	size_t access_count, bytes;
+	CUdeviceptr address;
+};
 CUgraph new_graph(void);
 int free_graph(CUgraph graph); /* 0: there is none */
 CUgraphNode add_node(CUgraph graph, int type);
-void add_allocation_node(CUgraph graph, int device, uint64_t bytes);
+void add_child(CUgraph graph, size_t kernels); /* the node of another graph */
+CUgraphNode add_allocation_node(CUgraph graph, struct graph_memory *memory);
+CUresult add_free_node(CUgraph graph, uint64_t address, CUgraphNode *node);
+
+/* ---- executables.c ---- */
+void forget_graph(CUgraph graph);
+
+/* ---- graph_memory.c ---- */
+struct graph_memory *make_graph_memory(int device, uint64_t bytes); /* of one holder; NULL without addresses */
+uint64_t graph_address(const struct graph_memory *it);
+struct graph_memory *graph_memory_at(uint64_t address);
+void hold_graph_memory(struct graph_memory *it);
+void let_go_graph_memory(struct graph_memory *it);
+int is_graph_memory_in_use(const struct graph_memory *it);
+int take_graph_memory(struct graph_memory *it); /* 0 without room on the GPU */
+void use_graph_memory(struct graph_memory *it);
+int free_graph_memory(struct graph_memory *it); /* 0: it was not in use */
+int free_graph_memory_at(uint64_t address);
 
 /* ---- captures.c ---- */
 /* Whether what is issued to this stream becomes a node of a graph and is not done. */
 int captured(CUstream stream, int type);
 struct capture *capture_of(CUstream stream);
-void add_allocation(CUstream stream, int device, uint64_t bytes); /* a node */
+CUresult add_captured_allocation(CUstream stream, int device, uint64_t bytes, uint64_t *address);
+CUresult add_captured_free(CUstream stream, uint64_t address);
+void add_captured_child(CUstream stream, size_t kernels);
 int is_forbidden(void); /* to wait or to allocate */
 int is_forbidden_for(CUstream stream);
 void join_capture(CUstream stream, struct capture *capture);

@@ -140,6 +140,25 @@ API cudaError_t cudaGraphInstantiate(CUgraphExec *executable, CUgraph graph, uns
 }
 #endif
 
+#if RELEASE == 11
+API cudaError_t cudaGraphExecUpdate(CUgraphExec executable, CUgraph graph, CUgraphNode *at, int *result)
+{
+	COUNT;
+	CUgraphUpdate update = {0};
+	cudaError_t code = kept(bind_thread() ?: D(cuGraphExecUpdate_v2)(executable, graph, &update));
+
+	*at = update.at;
+	*result = update.result;
+	return COUNTED(code);
+}
+#else
+API cudaError_t cudaGraphExecUpdate(CUgraphExec executable, CUgraph graph, CUgraphUpdate *to)
+{
+	COUNT;
+	return CALL(cuGraphExecUpdate_v2, executable, graph, to);
+}
+#endif
+
 API cudaError_t cudaGraphLaunch(CUgraphExec executable, CUstream stream)
 {
 	COUNT;
