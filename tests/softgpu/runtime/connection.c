@@ -8,6 +8,7 @@
 #define VERSION (RELEASE == 11 ? 11070 : RELEASE * 1000)
 
 static __typeof__(&cuGetProcAddress_v2) find;
+__thread int own_default;
 static cudaError_t refused; /* what cuInit() has returned */
 
 static void connect_driver(void)
@@ -25,7 +26,7 @@ void *driver(const char *name)
 
 	pthread_once(&once, connect_driver);
 	if (find)
-		find(name, &got, VERSION, 0, NULL);
+		find(name, &got, VERSION, own_default ? PER_THREAD_DEFAULT_STREAM : 0, NULL);
 	if (!got) {
 		fprintf(stderr, "softgpu: no %s: LD_LIBRARY_PATH has to name the folder of the soft libcuda.so.1\n", name);
 		abort();
@@ -66,23 +67,26 @@ API cudaError_t cudaDriverGetVersion(int *version)
 	return COUNTED(kept(D(cuDriverGetVersion)(version)));
 }
 
-API cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **to, unsigned version, unsigned long long flags,
-						 int *status)
+/* By default what a caller with this default stream means. */
+static cudaError_t entry(const char *name, void **to, unsigned version, unsigned long long flags, int *status)
 {
-	COUNT;
-	return COUNTED(kept(initialized() ?: find(name, to, version, flags, status)));
+	return kept(initialized() ?: find(name, to, version, flags ?: own_default ? PER_THREAD_DEFAULT_STREAM : 0, status));
 }
 
+#define BOTH(name, parameters, ...)                                                                          \
+	API cudaError_t name parameters                                                                      \
+	{                                                                                                    \
+		COUNT;                                                                                       \
+		return COUNTED(__VA_ARGS__);                                                                 \
+	}                                                                                                    \
+	OWN_DEFAULT(name##_ptsz, parameters, __VA_ARGS__)
+
+BOTH(cudaGetDriverEntryPointByVersion,
+     (const char *name, void **to, unsigned version, unsigned long long flags, int *status),
+     entry(name, to, version, flags, status))
 #if RELEASE == 11
-API cudaError_t cudaGetDriverEntryPoint(const char *name, void **to, unsigned long long flags)
-{
-	COUNT;
-	return COUNTED(kept(initialized() ?: find(name, to, VERSION, flags, NULL)));
-}
+BOTH(cudaGetDriverEntryPoint, (const char *name, void **to, unsigned long long flags), entry(name, to, VERSION, flags, NULL))
 #else
-API cudaError_t cudaGetDriverEntryPoint(const char *name, void **to, unsigned long long flags, int *status)
-{
-	COUNT;
-	return COUNTED(kept(initialized() ?: find(name, to, VERSION, flags, status)));
-}
+BOTH(cudaGetDriverEntryPoint, (const char *name, void **to, unsigned long long flags, int *status),
+     entry(name, to, VERSION, flags, status))
 #endif

@@ -31,22 +31,28 @@ API cudaError_t cudaMemcpyPeerAsync(void *to, int at, const void *from, int of, 
 	return CALL(cuMemcpyPeerAsync, P(to), context_of(at), P(from), context_of(of), bytes, stream);
 }
 
-API cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
-				  size_t height, int kind, CUstream stream)
+cudaError_t copy_rows(rows it, int kind, CUstream stream)
 {
 	static const unsigned char types[][2] = {
 		[COPY_H2H] = {MEMORY_HOST, MEMORY_HOST},     [COPY_H2D] = {MEMORY_HOST, MEMORY_DEVICE},
 		[COPY_D2H] = {MEMORY_DEVICE, MEMORY_HOST},   [COPY_D2D] = {MEMORY_DEVICE, MEMORY_DEVICE},
 		[COPY_DEFAULT] = {MEMORY_UNIFIED, MEMORY_UNIFIED},
 	};
-	COUNT;
+
 	if (kind < COPY_H2H || kind > COPY_DEFAULT)
-		return COUNTED(kept(INVALID_VALUE));
+		return INVALID_VALUE;
 	CUcopy2D copy = {
-		.source = {.type = types[kind][0], .host = (void *)from, .device = P(from), .pitch = from_pitch},
-		.target = {.type = types[kind][1], .host = to, .device = P(to), .pitch = to_pitch},
-		.width = width,
-		.height = height,
+		.source = {.type = types[kind][0], .host = (void *)it.from, .device = P(it.from), .pitch = it.from_pitch},
+		.target = {.type = types[kind][1], .host = it.to, .device = P(it.to), .pitch = it.to_pitch},
+		.width = it.width,
+		.height = it.height,
 	};
-	return CALL(cuMemcpy2DAsync_v2, &copy, stream);
+	return bind_thread() ?: D(cuMemcpy2DAsync_v2)(&copy, stream);
+}
+
+API cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
+				  size_t height, int kind, CUstream stream)
+{
+	COUNT;
+	return COUNTED(kept(copy_rows((rows){to, to_pitch, from, from_pitch, width, height}, kind, stream)));
 }

@@ -168,19 +168,16 @@ __asm__(".globl __cudaLaunchKernel\n"
 	".size __cudaLaunchKernel, .-__cudaLaunchKernel\n");
 #endif
 
-struct launch {
-	dim3 grid, block;
-	size_t shared;
-	CUstream stream;
-	void *attributes;
-	unsigned count;
-};
+CUlaunch launch_of(const struct launch *it)
+{
+	return (CUlaunch){{it->grid.x, it->grid.y, it->grid.z}, {it->block.x, it->block.y, it->block.z}, it->shared,
+			  it->stream, it->attributes, it->count};
+}
 
 API cudaError_t cudaLaunchKernelExC(const struct launch *it, const void *kernel, void **arguments)
 {
 	COUNT;
-	CUlaunch launch = {{it->grid.x, it->grid.y, it->grid.z}, {it->block.x, it->block.y, it->block.z}, it->shared,
-			   it->stream, it->attributes, it->count};
+	CUlaunch launch = launch_of(it);
 
 	return CALL(cuLaunchKernelEx, &launch, function_of(kernel), arguments, NULL);
 }
@@ -232,7 +229,7 @@ API cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const
 	return CALL(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, blocks, function_of(kernel), threads, shared, 0);
 }
 
-static cudaError_t variable(void **to, const void *host)
+cudaError_t find_variable(void **to, const void *host)
 {
 	struct entry *it = entry_of(host);
 
@@ -249,7 +246,7 @@ static cudaError_t variable(void **to, const void *host)
 API cudaError_t cudaGetSymbolAddress(void **to, const void *host)
 {
 	COUNT;
-	return COUNTED(kept(bind_thread() ?: variable(to, host)));
+	return COUNTED(kept(bind_thread() ?: find_variable(to, host)));
 }
 
 API cudaError_t cudaMemcpyToSymbol(const void *host, const void *from, size_t bytes, size_t offset, int kind)
@@ -258,7 +255,7 @@ API cudaError_t cudaMemcpyToSymbol(const void *host, const void *from, size_t by
 	void *to;
 
 	(void)kind;
-	if (bind_thread() || variable(&to, host))
+	if (bind_thread() || find_variable(&to, host))
 		return COUNTED(kept(bind_thread() ?: INVALID_SYMBOL));
 	return CALL(cuMemcpyHtoD_v2, (CUdeviceptr)to + offset, from, bytes);
 }

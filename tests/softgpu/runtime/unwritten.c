@@ -8,6 +8,7 @@
 		COUNT;                                                                                       \
 		return COUNTED(kept(NOT_SUPPORTED));                                                         \
 	}
+#define UNWRITTEN_TOO(name, suffix) UNWRITTEN(name) UNWRITTEN(name##suffix)
 
 UNWRITTEN(cudaDeviceGetGraphMemAttribute)
 UNWRITTEN(cudaDeviceSetGraphMemAttribute)
@@ -26,7 +27,7 @@ UNWRITTEN(cudaKernelSetAttributeForDevice)
 UNWRITTEN(cudaLibraryGetKernel)
 UNWRITTEN(cudaLibraryLoadData)
 UNWRITTEN(cudaLibraryUnload)
-UNWRITTEN(cudaMemcpy2D)
-UNWRITTEN(cudaMemset2DAsync)
-UNWRITTEN(cudaStreamBeginCaptureToGraph)
-UNWRITTEN(cudaStreamUpdateCaptureDependencies)
+UNWRITTEN_TOO(cudaMemcpy2D, _ptds)
+UNWRITTEN_TOO(cudaMemset2DAsync, _ptsz)
+UNWRITTEN_TOO(cudaStreamBeginCaptureToGraph, _ptsz)
+UNWRITTEN_TOO(cudaStreamUpdateCaptureDependencies, _ptsz)
