@@ -13,7 +13,7 @@ struct ipc {
 	uint64_t bytes;
 };
 
-/* Moves a range's memory into a file, at the same address. */
+/* Moves a range's memory into a file, at the same address; -1 if it cannot. */
 static int make_file(const struct range *range)
 {
 	size_t bytes = pages(range->end - range->begin);
@@ -30,6 +30,11 @@ static int make_file(const struct range *range)
 	return fd;
 }
 
+int shared_file(const struct range *range)
+{
+	return range->fd >= 0 ? range->fd : make_file(range);
+}
+
 API CUresult cuIpcGetMemHandle(CUipcHandle *handle, CUdeviceptr address)
 {
 	COUNT;
@@ -38,7 +43,7 @@ API CUresult cuIpcGetMemHandle(CUipcHandle *handle, CUdeviceptr address)
 
 	if (!find_range(address, &range) || range.kind != KIND_DEVICE)
 		return COUNTED(INVALID_VALUE);
-	ipc.fd = range.fd >= 0 ? range.fd : make_file(&range);
+	ipc.fd = shared_file(&range);
 	ipc.bytes = range.end - range.begin;
 	if (ipc.fd < 0)
 		return COUNTED(OUT_OF_MEMORY);
@@ -47,30 +52,38 @@ API CUresult cuIpcGetMemHandle(CUipcHandle *handle, CUdeviceptr address)
 	return COUNTED(SUCCESS);
 }
 
+CUresult open_memory(CUdeviceptr *address, int pid, int fd, uint64_t bytes, CUmemoryPool pool)
+{
+	struct range range = {.kind = KIND_IMPORTED, .pool = pool};
+	char path[64];
+	void *got;
+
+	range.device = pool ? device_of_pool(pool) : current()->device;
+	range.context = pool ? NULL : current();
+	snprintf(path, sizeof(path), "/proc/%d/fd/%d", pid, fd);
+	range.fd = open(path, O_RDWR | O_CLOEXEC);
+	if (range.fd < 0)
+		return INVALID_HANDLE;
+	got = mmap(NULL, pages(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, range.fd, 0);
+	if (got == MAP_FAILED) {
+		close(range.fd);
+		return OUT_OF_MEMORY;
+	}
+	*address = range.begin = (uint64_t)got;
+	range.end = range.begin + bytes;
+	add_range(range);
+	return SUCCESS;
+}
+
 API CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *address, CUipcHandle handle, unsigned flags)
 {
 	COUNT;
 	NEED_CONTEXT;
-	struct range range = {.kind = KIND_IMPORTED, .device = current()->device, .context = current()};
 	struct ipc ipc;
-	char path[64];
-	void *got;
 
 	(void)flags;
 	memcpy(&ipc, &handle, sizeof(ipc));
-	snprintf(path, sizeof(path), "/proc/%d/fd/%d", ipc.pid, ipc.fd);
-	range.fd = open(path, O_RDWR | O_CLOEXEC);
-	if (range.fd < 0)
-		return COUNTED(INVALID_HANDLE);
-	got = mmap(NULL, pages(ipc.bytes), PROT_READ | PROT_WRITE, MAP_SHARED, range.fd, 0);
-	if (got == MAP_FAILED) {
-		close(range.fd);
-		return COUNTED(OUT_OF_MEMORY);
-	}
-	*address = range.begin = (uint64_t)got;
-	range.end = range.begin + ipc.bytes;
-	add_range(range);
-	return COUNTED(SUCCESS);
+	return COUNTED(open_memory(address, ipc.pid, ipc.fd, ipc.bytes, NULL));
 }
 
 API CUresult cuIpcCloseMemHandle(CUdeviceptr address)
@@ -79,7 +92,8 @@ API CUresult cuIpcCloseMemHandle(CUdeviceptr address)
 	NEED_CONTEXT;
 	struct range range;
 
-	if (!find_range(address, &range) || range.kind != KIND_IMPORTED || !take_range(address, &range))
+	if (!find_range(address, &range) || range.kind != KIND_IMPORTED || range.pool ||
+	    !take_range(address, &range))
 		return COUNTED(INVALID_VALUE);
 	munmap((void *)range.begin, pages(range.end - range.begin));
 	close(range.fd);

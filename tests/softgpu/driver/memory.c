@@ -19,7 +19,7 @@ static int hold(const struct range *range, size_t bytes)
 
 static void let_go(const struct range *range, size_t bytes)
 {
-	if (range->pool)
+	if (range->pool && range->kind == KIND_POOL)
 		give_to_pool(range->pool, bytes);
 	else if (!is_elsewhere(range))
 		give_back(range->device, bytes);
@@ -108,7 +108,9 @@ static CUresult release(uint64_t address, int kinds)
 		return INVALID_VALUE;
 	if (range.kind == KIND_GRAPH)
 		return kinds & 1 << KIND_DEVICE && (HOLLOW || free_graph_memory_at(address)) ? SUCCESS : INVALID_VALUE;
-	if (!(kinds & 1 << range.kind) || !take_range(address, &range))
+	if (!(kinds & 1 << range.kind) && !(range.kind == KIND_IMPORTED && range.pool && kinds & 1 << KIND_POOL))
+		return INVALID_VALUE;
+	if (!take_range(address, &range))
 		return INVALID_VALUE;
 	drop(&range);
 	return SUCCESS;
@@ -188,7 +190,7 @@ static CUresult allocate_of(CUmemoryPool pool, CUdeviceptr *address, size_t byte
 {
 	if (unusable() ?: unusable_stream(stream))
 		return unusable() ?: INVALID_HANDLE;
-	if (!HOLLOW && pool && !is_pool(pool))
+	if (!HOLLOW && pool && (!is_pool(pool) || is_imported(pool)))
 		return INVALID_VALUE;
 	if (!pool && HOLLOW)
 		pool = pool_of_device(current()->device);

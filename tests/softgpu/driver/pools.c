@@ -2,15 +2,18 @@
 /* Pools keep nothing: what is freed goes back at once. Each device has a default one, and one that is allocated from. */
 #include <pthread.h>
 #include <stdlib.h>
+#include <unistd.h>
 #include "soft.h"
 
 struct pool {
 	int device; /* or IN_HOST_MEMORY */
-	int destroyed;
+	int destroyed, exportable, imported;
+	struct pool_name name;
 	uint64_t used, high, most, threshold;
 };
 static struct pool defaults[MAX_DEVICES], *chosen[MAX_DEVICES];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static int next_number = 1;
 
 static CUmemoryPool default_of(CUdevice device)
 {
@@ -69,6 +72,29 @@ void give_to_pool(CUmemoryPool pool, uint64_t bytes)
 		free(pool);
 }
 
+struct pool_name name_of_pool(CUmemoryPool pool)
+{
+	return pool->name;
+}
+
+int is_exportable(CUmemoryPool pool)
+{
+	return pool->exportable;
+}
+
+int is_imported(CUmemoryPool pool)
+{
+	return pool->imported;
+}
+
+CUmemoryPool imported_pool(int device, struct pool_name name)
+{
+	CUmemoryPool pool = hold_handle(HANDLE_POOL, calloc(1, sizeof(*pool)));
+
+	*pool = (struct pool){.device = device, .imported = 1, .name = name};
+	return pool;
+}
+
 API CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUpoolProperties *wanted)
 {
 	COUNT;
@@ -77,7 +103,10 @@ API CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUpoolProperties *wanted)
 	if (device == NOWHERE)
 		return COUNTED(INVALID_VALUE);
 	*pool = hold_handle(HANDLE_POOL, calloc(1, sizeof(**pool)));
-	**pool = (struct pool){.device = device, .most = HOLLOW ? 0 : wanted->most};
+	**pool = (struct pool){.device = device,
+			       .most = HOLLOW ? 0 : wanted->most,
+			       .exportable = wanted->handle_types & HANDLE_POSIX_FD,
+			       .name = {getpid(), __atomic_fetch_add(&next_number, 1, __ATOMIC_RELAXED)}};
 	return COUNTED(SUCCESS);
 }
 
@@ -128,7 +157,7 @@ API CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
 	COUNT;
 	if (device < 0 || device >= device_count())
 		return COUNTED(INVALID_DEVICE);
-	if (!is_pool(pool) || pool->device != device)
+	if (!is_pool(pool) || pool->device != device || (!HOLLOW && pool->imported))
 		return COUNTED(INVALID_VALUE);
 	__atomic_store_n(&chosen[device], pool, __ATOMIC_RELEASE);
 	return COUNTED(SUCCESS);

@@ -141,7 +141,18 @@ void end_events(CUcontext context);
 /* ---- orders.c ---- */
 void wait_until(uint64_t at);
 
+/* ---- ipc.c ---- */
+int shared_file(const struct range *range); /* with its memory; -1 if there is none */
+CUresult open_memory(CUdeviceptr *address, int pid, int fd, uint64_t bytes, CUmemoryPool pool);
+
 /* ---- pools.c ---- */
+struct pool_name { /* for other processes */
+	int pid, number;
+};
+struct pool_name name_of_pool(CUmemoryPool pool);
+int is_exportable(CUmemoryPool pool);
+int is_imported(CUmemoryPool pool);
+CUmemoryPool imported_pool(int device, struct pool_name name);
 int is_pool(CUmemoryPool pool); /* and not destroyed */
 int device_of_pool(CUmemoryPool pool);
 CUmemoryPool pool_of_device(CUdevice device);
