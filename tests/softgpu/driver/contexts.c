@@ -252,6 +252,7 @@ API CUresult cuCtxSynchronize(void)
 	COUNT;
 	NEED_CONTEXT;
 	NEED_NO_CAPTURE;
+	wait_for_streams(current());
 	wait_until(__atomic_load_n(&current()->busy_until, __ATOMIC_RELAXED));
 	return COUNTED(SUCCESS);
 }

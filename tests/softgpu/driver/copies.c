@@ -246,5 +246,6 @@ static CUresult fill_words(CUdeviceptr to, unsigned value, size_t words, CUstrea
 BOTH(cuMemsetD8_v2, _ptds, (CUdeviceptr to, unsigned char value, size_t bytes), fill(to, value, bytes, NULL))
 BOTH(cuMemsetD8Async, _ptsz, (CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream),
      fill(to, value, bytes, stream))
+BOTH(cuMemsetD32_v2, _ptds, (CUdeviceptr to, unsigned value, size_t words), fill_words(to, value, words, NULL))
 BOTH(cuMemsetD32Async, _ptsz, (CUdeviceptr to, unsigned value, size_t words, CUstream stream),
      fill_words(to, value, words, stream))

@@ -7,6 +7,7 @@ struct event {
 	unsigned flags;
 	uint64_t at; /* when it happens; 0: not recorded */
 	struct capture *capture; /* in which it was recorded */
+	struct condition *after; /* the last one that its stream waited for then, a copy */
 	CUcontext context;
 	CUevent next, previous; /* of its context's */
 };
@@ -36,6 +37,7 @@ static CUresult destroy(CUevent event)
 		event->next->previous = event->previous;
 	*(event->previous ? &event->previous->next : &event->context->events) = event->next;
 	pthread_mutex_unlock(&lock);
+	free(event->after);
 	free(event);
 	return SUCCESS;
 }
@@ -60,6 +62,20 @@ static int is_valid(CUevent event)
 	return is_handle(HANDLE_EVENT, event);
 }
 
+static void follow(CUevent event, CUstream stream)
+{
+	struct condition *last = are_met(conditions_of(stream)) ? NULL : *conditions_of(stream);
+
+	free(event->after);
+	event->after = NULL;
+	while (last && last->next)
+		last = last->next;
+	if (!last)
+		return;
+	event->after = malloc(sizeof(*last));
+	*event->after = *last;
+}
+
 static CUresult record(CUevent event, CUstream stream)
 {
 	uint64_t end, at = now();
@@ -67,6 +83,7 @@ static CUresult record(CUevent event, CUstream stream)
 	if (!is_valid(event) || unusable_stream(stream))
 		return INVALID_HANDLE;
 	end = stream_end(stream);
+	follow(event, stream);
 	event->capture = capture_of(stream);
 	__atomic_store_n(&event->at, end > at ? end : at, __ATOMIC_RELAXED);
 	return SUCCESS;
@@ -83,7 +100,9 @@ API CUresult cuEventQuery(CUevent event)
 	if (!is_valid(event))
 		return COUNTED(INVALID_HANDLE);
 	NEED_NO_CAPTURE;
-	return COUNTED(__atomic_load_n(&event->at, __ATOMIC_RELAXED) > now() ? NOT_READY : SUCCESS);
+	if (__atomic_load_n(&event->at, __ATOMIC_RELAXED) > now() || !are_met(&event->after))
+		return COUNTED(NOT_READY);
+	return COUNTED(SUCCESS);
 }
 
 API CUresult cuEventSynchronize(CUevent event)
@@ -92,6 +111,8 @@ API CUresult cuEventSynchronize(CUevent event)
 	if (!HOLLOW && !is_valid(event))
 		return COUNTED(INVALID_HANDLE);
 	NEED_NO_CAPTURE;
+	if (!HOLLOW)
+		wait_for_values(&event->after);
 	wait_until(HOLLOW ? 0 : __atomic_load_n(&event->at, __ATOMIC_RELAXED));
 	return COUNTED(SUCCESS);
 }

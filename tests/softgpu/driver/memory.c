@@ -254,6 +254,18 @@ API CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *device, void *address, un
 	return COUNTED(SUCCESS);
 }
 
+API CUresult cuMemHostGetFlags(unsigned *flags, void *address)
+{
+	COUNT;
+	NEED_CONTEXT;
+	struct range range;
+
+	if (!find_range((uint64_t)address, &range) || range.kind != KIND_PINNED || range.registered)
+		return COUNTED(INVALID_VALUE);
+	*flags = range.flags;
+	return COUNTED(SUCCESS);
+}
+
 API CUresult cuMemGetInfo_v2(size_t *unused, size_t *total)
 {
 	COUNT;

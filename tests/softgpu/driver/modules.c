@@ -109,6 +109,24 @@ API CUresult cuKernelGetFunction(CUfunction *function, CUfunction kernel)
 	return COUNTED(SUCCESS);
 }
 
+API CUresult cuFuncGetName(const char **name, CUfunction function)
+{
+	COUNT;
+	if (!name || !function)
+		return COUNTED(INVALID_VALUE);
+	*name = function->name;
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuKernelGetName(const char **name, CUfunction kernel)
+{
+	COUNT;
+	if (!name || !kernel)
+		return COUNTED(INVALID_VALUE);
+	*name = kernel->name;
+	return COUNTED(SUCCESS);
+}
+
 /* By CUDA's number: threads for each block, shared, constant, local, registers, PTX, binary, cache, dynamic shared. */
 static int value_of(int attribute)
 {

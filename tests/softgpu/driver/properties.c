@@ -39,6 +39,21 @@ API CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
 	return COUNTED(SUCCESS);
 }
 
+/* Nothing profiles. */
+API CUresult cuProfilerStart(void)
+{
+	COUNT;
+	NEED_CONTEXT;
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuProfilerStop(void)
+{
+	COUNT;
+	NEED_CONTEXT;
+	return COUNTED(SUCCESS);
+}
+
 API CUresult cuCtxGetLimit(size_t *value, int limit)
 {
 	COUNT;

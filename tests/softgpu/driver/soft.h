@@ -24,6 +24,12 @@
 #define MAX_DEVICES 64
 #define GRANULE (2ull << 20)
 
+struct condition { /* of memory that a stream waits for */
+	uint64_t address, value;
+	int bytes, operation;
+	struct condition *next;
+};
+
 /* ---- contexts.c ---- */
 struct context {
 	CUdevice device;
@@ -35,6 +41,7 @@ struct context {
 	uint64_t legacy;     /* of the legacy stream */
 	struct stream *streams;
 	struct event *events;
+	struct condition *conditions; /* of the legacy stream */
 };
 CUcontext bound(void);   /* the thread's; NULL without one */
 CUcontext current(void); /* to which its calls belong */
@@ -121,15 +128,18 @@ struct stream {
 	uint64_t id, busy_until;
 	struct capture *capture; /* that it is part of */
 	CUstream next_joined;
+	struct condition *conditions;
 	int alive;
 	CUstream next, previous; /* of its context's */
 };
 uint64_t now(void);
 void sleep_until(uint64_t at);
 uint64_t stream_end(CUstream stream);
+struct condition **conditions_of(CUstream stream);
 CUdevice device_of_stream(CUstream stream);
 CUresult unusable_stream(CUstream stream); /* why nothing can be issued to it, 0 if it can */
 void end_streams(CUcontext context);
+void wait_for_streams(CUcontext context); /* that wait for memory */
 enum { GREATEST_PRIORITY = -5, LEAST_PRIORITY = 0 };
 uint64_t kernel_ns(void);
 void occupy(CUstream stream, uint64_t ns);
@@ -137,6 +147,10 @@ void delay(CUstream stream, uint64_t until);
 
 /* ---- events.c ---- */
 void end_events(CUcontext context);
+
+/* ---- values.c ---- */
+int are_met(struct condition **first);
+void wait_for_values(struct condition **first);
 
 /* ---- orders.c ---- */
 void wait_until(uint64_t at);

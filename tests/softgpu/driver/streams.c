@@ -50,6 +50,16 @@ static uint64_t *end_of(CUstream stream)
 	return own(stream) ? &stream->busy_until : current() ? &current()->legacy : &nowhere;
 }
 
+struct condition **conditions_of(CUstream stream)
+{
+	static __thread struct condition *of_thread[MAX_DEVICES];
+	static struct condition *nothing;
+
+	if (is_threads(stream) && current())
+		return &of_thread[current()->device];
+	return own(stream) ? &stream->conditions : current() ? &current()->conditions : &nothing;
+}
+
 uint64_t stream_end(CUstream stream)
 {
 	return __atomic_load_n(end_of(stream), __ATOMIC_RELAXED);
@@ -162,6 +172,13 @@ void end_streams(CUcontext context)
 		;
 }
 
+void wait_for_streams(CUcontext context)
+{
+	wait_for_values(&context->conditions);
+	for (CUstream it = context->streams; it; it = it->next)
+		wait_for_values(&it->conditions);
+}
+
 CUresult unusable_stream(CUstream stream)
 {
 	return HOLLOW || !own(stream) || stream->alive ? SUCCESS : INVALID_HANDLE;
@@ -197,8 +214,10 @@ static CUresult synchronize(CUstream stream)
 {
 	CUresult code = unusable_for(stream) ?: is_forbidden_for(stream) ? CAPTURE_UNSUPPORTED : SUCCESS;
 
-	if (!code)
+	if (!code) {
+		wait_for_values(conditions_of(stream));
 		wait_until(stream_end(stream));
+	}
 	return code;
 }
 
@@ -206,7 +225,7 @@ static CUresult query(CUstream stream)
 {
 	CUresult code = unusable_for(stream) ?: is_forbidden_for(stream) ? CAPTURE_UNSUPPORTED : SUCCESS;
 
-	return code ?: stream_end(stream) > now() ? NOT_READY : SUCCESS;
+	return code ?: stream_end(stream) > now() || !are_met(conditions_of(stream)) ? NOT_READY : SUCCESS;
 }
 
 BOTH(cuStreamSynchronize, _ptsz, (CUstream stream), synchronize(stream))

@@ -167,13 +167,13 @@ API cudaError_t cudaDeviceSetLimit(int limit, size_t value)
 API cudaError_t cudaProfilerStart(void)
 {
 	COUNT;
-	return COUNTED(kept(initialized()));
+	return CALL(cuProfilerStart);
 }
 
 API cudaError_t cudaProfilerStop(void)
 {
 	COUNT;
-	return COUNTED(kept(initialized()));
+	return CALL(cuProfilerStop);
 }
 
 /* Fields of cudaDeviceProp: CUDA's number of the attribute, and where it lies in 12's structure and in 13's. 11's is

@@ -73,6 +73,12 @@ API cudaError_t cudaHostGetDevicePointer(void **to, void *address, unsigned flag
 	return CALL(cuMemHostGetDevicePointer_v2, (CUdeviceptr *)to, address, flags);
 }
 
+API cudaError_t cudaHostGetFlags(unsigned *flags, void *address)
+{
+	COUNT;
+	return CALL(cuMemHostGetFlags, flags, address);
+}
+
 API cudaError_t cudaMemGetInfo(size_t *unused, size_t *total)
 {
 	COUNT;
