@@ -161,7 +161,16 @@ CUresult cuMemPrefetchAsync_v2(CUdeviceptr begin, size_t bytes, CUlocation at, u
 CUresult cuMemAdvise_v2(CUdeviceptr begin, size_t bytes, int advice, CUlocation at);
 CUresult cuMemFree_v2(CUdeviceptr address);
 CUresult cuMemAllocAsync(CUdeviceptr *address, size_t bytes, CUstream stream);
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr *address, size_t bytes, CUmemoryPool pool, CUstream stream);
 CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream);
+CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device);
+CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool);
+CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUpoolProperties *wanted);
+CUresult cuMemPoolDestroy(CUmemoryPool pool);
+CUresult cuMemPoolExportToShareableHandle(void *to, CUmemoryPool pool, int type, unsigned long long flags);
+CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle, int type, unsigned long long flags);
+CUresult cuMemPoolExportPointer(CUipcHandle *to, CUdeviceptr address);
+CUresult cuMemPoolImportPointer(CUdeviceptr *address, CUmemoryPool pool, const CUipcHandle *from);
 CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *value);
 CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value);
 CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUaccess *access, size_t count);

@@ -73,3 +73,18 @@ def test_an_exporter_that_has_ended(start: Start) -> None:
         "out = [cu.cuMemsetD8_v2(at, 1, size(7 * MIB)), cu.cuMemFreeAsync(at, None), cu.cuMemPoolDestroy(pool)]"
     )
     assert {} == other.counts.memory
+
+
+def test_runtime(start: Start) -> None:
+    """The runtime's calls are the driver's: what it exports the driver imports."""
+    one, other = start(), start()
+    one.run(
+        "rt = runtime(); shared = new(vp, rt.cudaMemPoolCreate, C.byref(Place(1, 1, 1, 0, None, 0)))\n"
+        "held = new(vp, rt.cudaMallocFromPoolAsync, size(MIB), shared, None)\n"
+        "fd = new(C.c_int, lambda to: rt.cudaMemPoolExportToShareableHandle(to, shared, 1, 0)).value"
+    )
+    handle = one.run("it = (C.c_ubyte * 64)(); ok(rt.cudaMemPoolExportPointer(it, held)); out = bytes(it).hex()")
+    other.run(f"{IMPORT}pool = open_pool({path(one)!r}); at = bring(pool, {handle!r})")
+    assert ({"pool": 1 << 20}, {"imported": 1 << 20}) == (one.counts.memory, other.counts.memory)
+    assert [0, 0] == one.run("out = [rt.cudaFreeAsync(held, None), rt.cudaMemPoolDestroy(shared)]")
+    assert {} == one.counts.memory

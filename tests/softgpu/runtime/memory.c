@@ -121,36 +121,6 @@ API cudaError_t cudaPointerGetAttributes(void *to, const void *address)
 	return COUNTED(SUCCESS);
 }
 
-API cudaError_t cudaDeviceGetDefaultMemPool(CUmemoryPool *pool, int device)
-{
-	COUNT;
-	return WITHOUT_CONTEXT(cuDeviceGetDefaultMemPool, pool, device);
-}
-
-API cudaError_t cudaMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *value)
-{
-	COUNT;
-	return CALL(cuMemPoolGetAttribute, pool, attribute, value);
-}
-
-API cudaError_t cudaMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value)
-{
-	COUNT;
-	return CALL(cuMemPoolSetAttribute, pool, attribute, value);
-}
-
-API cudaError_t cudaMemPoolSetAccess(CUmemoryPool pool, const CUaccess *access, size_t count_)
-{
-	COUNT;
-	return CALL(cuMemPoolSetAccess, pool, access, count_);
-}
-
-API cudaError_t cudaMemPoolTrimTo(CUmemoryPool pool, size_t keep)
-{
-	COUNT;
-	return CALL(cuMemPoolTrimTo, pool, keep);
-}
-
 API cudaError_t cudaIpcGetMemHandle(CUipcHandle *handle, void *address)
 {
 	COUNT;
