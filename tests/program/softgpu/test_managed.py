@@ -33,6 +33,18 @@ def test_more_than_the_gpu_has(start: Start) -> None:
     assert ({}, {0: 0}) == (process.counts.memory, process.counts.gpus)
 
 
+def test_a_part_that_is_there(start: Start) -> None:
+    """A prefetch of more than is left moves away pages of the same memory, and counts none twice."""
+    process = start(SOFTGPU_BYTES=WHOLE)
+    process.run(f"{MADE}free = unused() // MIB * MIB; held = managed(2 * free); ok(prefetch(held, free // 2, 0))")
+    process.run("ok(prefetch(held + free // 4, free, 0))")
+    assert 0 <= process.counts.gpus[0] <= WHOLE - CONTEXT
+    assert [0, 0] == process.run(
+        "out = [prefetch(held, 2 * free, -1), WHOLE_ - unused()]".replace("WHOLE_", str(WHOLE - CONTEXT))
+    )
+    assert {0: 0} == process.counts.gpus
+
+
 def test_an_allocation_takes_the_room(start: Start) -> None:
     """Managed memory makes room for what cannot be in host memory, and for what is prefetched later."""
     process = start(SOFTGPU_BYTES=WHOLE)

@@ -84,18 +84,28 @@ int evict_managed(int device, uint64_t bytes)
 	return moved;
 }
 
-/* To host memory and back, page by page: what has no room stays where it is. */
+static uint64_t bytes_in_host(const struct managed *it, size_t from, size_t to)
+{
+	uint64_t bytes = 0;
+
+	for (size_t page = from; page < to; page++)
+		bytes += it->places[page] ? 0 : PAGE;
+	return bytes;
+}
+
+/* To host memory and back, page by page. What has no room on the GPU stays in host memory. */
 static void move(struct managed *it, size_t from, size_t to, int place)
 {
-	uint64_t wanted = 0;
-
 	for (int device = 0; device < device_count(); device++)
 		if (device != place)
 			evict_from(it, from, to, device, UINT64_MAX);
-	for (size_t page = from; place >= 0 && page < to; page++)
-		wanted += it->places[page] ? 0 : PAGE;
-	if (!wanted || (!reserve_unused(place, wanted) && (!evict(place, wanted) || !reserve_unused(place, wanted))))
+	if (place < 0)
 		return;
+	if (!reserve_unused(place, bytes_in_host(it, from, to))) {
+		evict(place, bytes_in_host(it, from, to)); /* its own pages too */
+		if (!reserve_unused(place, bytes_in_host(it, from, to)))
+			return;
+	}
 	for (size_t page = from; page < to; page++)
 		it->places[page] = place + 1;
 }
