@@ -95,6 +95,27 @@ def test_primary_context_of_nobody(start: Start) -> None:
     assert [works, works, destroyed, works, 0, INVALID_CONTEXT] == codes
 
 
+def test_allocations_while_it_is_destroyed(start: Start) -> None:
+    """An allocation in a context that another thread destroys at the same time goes with it or fails: 46 times."""
+    process = start()
+    codes = process.run(
+        "kept, out = context(), set()\n"
+        "for _ in range(46):\n"
+        "    held = context(); ok(cu.cuCtxPopCurrent_v2(None)); barrier = threading.Barrier(4)\n"
+        "    def work():\n"
+        "        ok(cu.cuCtxSetCurrent(held)); barrier.wait()\n"
+        "        while not (code := cu.cuMemAlloc_v2(C.byref(u64()), size(1))): pass\n"
+        "        out.add(code)\n"
+        "    workers = [threading.Thread(target=work) for _ in range(3)]\n"
+        "    for it in workers: it.start()\n"
+        "    barrier.wait(); ok(cu.cuCtxDestroy_v2(held))\n"
+        "    for it in workers: it.join()\n"
+        "out = list(out)"
+    )
+    assert [CONTEXT_IS_DESTROYED] == codes
+    assert ({}, {0: 0}) == (process.counts.memory, process.counts.gpus)
+
+
 def test_destroyed_by_threads_at_once(start: Start) -> None:
     """One of the threads that destroy a context at the same time does so, the others fail: 230 times."""
     process = start()

@@ -51,6 +51,28 @@ static void unmap(const struct range *range)
 		give_addresses(range->begin, bytes);
 }
 
+static void drop(const struct range *range)
+{
+	if (range->kind == KIND_MANAGED)
+		drop_managed(range->begin);
+	unmap(range);
+	if (range->fd >= 0)
+		close(range->fd);
+	let_go(range, range->end - range->begin);
+}
+
+/* Another thread may have destroyed the context meanwhile, and what was in it then. */
+static CUresult unless_ended(uint64_t address, CUcontext context)
+{
+	struct range range;
+
+	if (is_alive(context))
+		return SUCCESS;
+	if (take_range(address, &range))
+		drop(&range);
+	return CONTEXT_DESTROYED;
+}
+
 static CUresult allocate_as(struct range range, uint64_t *address, size_t bytes)
 {
 	if (!bytes)
@@ -69,7 +91,7 @@ static CUresult allocate_as(struct range range, uint64_t *address, size_t bytes)
 	if (range.kind == KIND_MANAGED)
 		add_managed(range.begin, range.end);
 	add_range(range);
-	return SUCCESS;
+	return unless_ended(range.begin, range.context);
 }
 
 static CUresult allocate(uint64_t *address, size_t bytes, enum kind kind, unsigned flags)
@@ -83,16 +105,6 @@ static CUresult allocate_from(CUmemoryPool pool, uint64_t *address, size_t bytes
 
 	return allocate_as((struct range){.kind = KIND_POOL, .pool = pool, .host = host,
 					  .device = host ? current()->device : device}, address, bytes);
-}
-
-static void drop(const struct range *range)
-{
-	if (range->kind == KIND_MANAGED)
-		drop_managed(range->begin);
-	unmap(range);
-	if (range->fd >= 0)
-		close(range->fd);
-	let_go(range, range->end - range->begin);
 }
 
 /* Of what a function allocates another one frees nothing. */
