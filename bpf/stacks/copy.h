@@ -43,23 +43,25 @@ static __always_inline __u64 end_of_stack(struct task_struct *task, __u64 sp)
 	return sp < end ? end : ~0ULL;
 }
 
-/* A page is there as a whole or not at all. */
+/* As far as the memory is there, a page as a whole or not at all: most often all of it is, and one read is enough. */
 static __always_inline void copy_memory(struct task_struct *task, struct stack *stack, __u64 sp)
 {
-	__u64 in_page = sp & (PAGE - 1), page = sp - in_page, left = end_of_stack(task, sp) - page;
-	__u64 size = left < PAGE ? left : PAGE;
+	__u64 left = end_of_stack(task, sp) - sp, all = left < STACK_BYTES ? left : STACK_BYTES;
+	__u64 to_page = PAGE - (sp & (PAGE - 1)), at = 0, size;
 
-	stack->bytes = 0;
-	if (read_memory(task, stack->memory + in_page, (size - in_page) & (2 * PAGE - 1), sp))
+	stack->bytes = all;
+	if (!read_memory(task, stack->memory, all, sp))
 		return;
-	stack->bytes = size;
-	for (int i = 1; i < PAGES; i++) {
-		left -= size;
+	for (int i = 0; i < PAGES; i++) {
+		left = all - at;
 		size = left < PAGE ? left : PAGE;
-		if (!size || read_memory(task, stack->memory + i * PAGE, size, page + i * PAGE))
-			return;
-		stack->bytes += size;
+		if (!i && size > to_page)
+			size = to_page;
+		if (!size || read_memory(task, stack->memory + at, size, sp + at))
+			break;
+		at = left <= size ? all : to_page + i * PAGE;
 	}
+	stack->bytes = at;
 }
 
 static __always_inline void copy_hijacks(struct task_struct *task, struct stack *stack)

@@ -7,7 +7,8 @@
 /* As many frames of Python and bytes of the thread's stack as one record holds. */
 #define PYTHON_FRAMES 512
 #define PAGE 4096
-#define PAGES 9 /* 8 whole ones, wherever the stack pointer is in the first */
+#define STACK_BYTES (8 * PAGE)
+#define PAGES 9 /* that so many bytes can be in */
 #define REGISTERS 34
 #define HIJACKED 16
 #define OF_THREAD (1u << 31)
@@ -26,8 +27,7 @@ struct hijack {
 	__u64 address;
 };
 
-/* Registers by DWARF's numbers, the program counter behind them. `memory` begins with the page of the stack pointer,
- * of which what is below the pointer is undefined. */
+/* Registers by DWARF's numbers, the program counter behind them. `memory` begins at the stack pointer. */
 struct stack {
 	__u64 time_ns;
 	__u32 tgid;

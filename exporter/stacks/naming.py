@@ -25,7 +25,7 @@ from exporter.stacks.merge import Merged, PythonFrame, merge
 from exporter.stacks.opener import ADMIT, AGAIN, DEBUG, END, FLUSH, MOST_BYTES, REFRESH, STACK
 from exporter.stacks.perf_map import MOST_OF_ALL
 from exporter.stacks.process import MappedModule, ProcessCode
-from exporter.stacks.record import PAGE, StackRecord, unpack
+from exporter.stacks.record import StackRecord, unpack
 from exporter.stacks.unwind import StackSnapshot, Unwinder, Unwound
 
 _MOST_DESCRIPTORS = 300
@@ -179,7 +179,7 @@ class Naming:
     def _frames(self, record: StackRecord, process: ProcessCode) -> Unwound:
         registers = record.registers[: self._machine.count]
         sp = registers[self._machine.stack]
-        snapshot = StackSnapshot(bytearray(record.memory), sp & ~(PAGE - 1), sp)
+        snapshot = StackSnapshot(record.memory, sp)
         for at, address in record.hijacks:
             snapshot.restore(at, address)
         return self._unwinder.unwind(registers, snapshot, process, record.anywhere)

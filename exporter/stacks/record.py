@@ -8,7 +8,6 @@ from typing import Protocol, SupportsBytes
 
 from exporter.stacks.merge import PythonFrame
 
-PAGE = 4096
 OF_THREAD = 1 << 31
 """Of the `id` of a thread that was not in a probed call but anywhere: OF_THREAD | tid."""
 _HEAD = struct.Struct("=IIIIHHHHIII")
@@ -41,7 +40,7 @@ class Stack(Protocol):
 
 @dataclass(slots=True)
 class StackRecord:
-    """One stack: `memory` is that of the thread from the page of the stack pointer on."""
+    """One stack: `memory` is that of the thread from the stack pointer on."""
 
     tgid: int
     tid: int

@@ -52,22 +52,22 @@ class Modules(Protocol):
 
 
 class StackSnapshot:
-    """The copied piece of a thread's stack: `memory` is that from the address `start` on, valid from `sp` on."""
+    """The copied piece of a thread's stack: `memory` is that from the address `sp` on. It changes by `restore`."""
 
-    def __init__(self, memory: bytearray, start: int, sp: int) -> None:
-        self._memory, self._start, self._sp = memory, start, sp
+    def __init__(self, memory: bytearray, sp: int) -> None:
+        self._memory, self._sp = memory, sp
 
     def word(self, address: int) -> int:
         """Return the word at an address. Raises LookupError where it was not copied."""
-        at = address - self._start
-        if address < self._sp or at + 8 > len(self._memory):
+        at = address - self._sp
+        if at < 0 or at + 8 > len(self._memory):
             raise LookupError(address)
         return int(_WORD.unpack_from(self._memory, at)[0])
 
     def restore(self, address: int, value: int) -> None:
         """Put back what a return probe has taken from the stack."""
-        at = address - self._start
-        if address >= self._sp and at + 8 <= len(self._memory):
+        at = address - self._sp
+        if at >= 0 and at + 8 <= len(self._memory):
             _WORD.pack_into(self._memory, at, value)
 
 
