@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from exporter.stacks import libdw
+from exporter.stacks.libdw import MappedFile
 
 MOST_UNITS = 1 << 16
 """Units of a file that lacks .debug_aranges, and ranges of each, are looked through to this number."""
@@ -85,7 +86,7 @@ class DebugInfo:
 
     def __init__(self, descriptor: int, refers: bool = False, supplement: int | None = None) -> None:
         self._dw = _functions()
-        self._open: list[tuple[Any, Any]] = []
+        self._open: list[tuple[MappedFile, Any]] = []
         self._dwarf = self._begin(descriptor)
         other = self._begin(supplement) if self._dwarf and supplement is not None else None
         self._named = other is not None or not refers
@@ -94,9 +95,10 @@ class DebugInfo:
         self._ranges: list[tuple[int, int, _Die]] | None = None
 
     def _begin(self, descriptor: int) -> Any:
-        elf = libdw.begin(descriptor)
-        dwarf = self._dw.dwarf_begin_elf(elf, _READ, None) if elf else None
-        self._open.append((elf, dwarf))
+        file = MappedFile(descriptor)
+        dwarf = self._dw.dwarf_begin_elf(file.elf, _READ, None) if file.elf else None
+        self._open.append((file, dwarf))
+        file.release()  # compressed sections, which libdw has unpacked
         return dwarf
 
     def calls(self, address: int) -> list[SourceLine]:
@@ -120,11 +122,10 @@ class DebugInfo:
 
     def close(self) -> None:
         """Release the memory: that of sections that had to be unpacked, and what libdw has read of others."""
-        for elf, dwarf in self._open:
+        for file, dwarf in self._open:
             if dwarf:
                 self._dw.dwarf_end(dwarf)
-            if elf:
-                libdw.libraries()[1].elf_end(elf)
+            file.close()
         libdw.trim()
         self._open, self._dwarf, self._ranges = [], None, None
 

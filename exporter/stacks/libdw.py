@@ -7,6 +7,9 @@ becomes a rule, which is kept: unwinding a stack again needs no library.
 from __future__ import annotations
 
 import ctypes
+import mmap
+import os
+import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -16,6 +19,9 @@ INSTALL = "install elfutils' libdw (package libdw1 on Debian and Ubuntu, elfutil
 _READ_MMAP = 8  # ELF_C_READ_MMAP
 _EV_CURRENT = 1
 _MOST_OPERATIONS = 64
+_MAP_FAILED, _MAP_NORESERVE = (1 << 64) - 1, 0x4000
+_E_SHOFF = 40
+"""Offset of the place of the section headers in the header of an ELF file."""
 _P, _I, _U64, _SIZE = ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64, ctypes.c_size_t
 
 # DWARF 5, section 7.7.1.
@@ -73,8 +79,12 @@ def libraries() -> tuple[Any, Any, Any]:
         function.restype, function.argtypes = result, arguments
     elf.elf_version(_EV_CURRENT)
     elf.elf_begin.restype, elf.elf_begin.argtypes = _P, (_I, _I, _P)
+    elf.elf_memory.restype, elf.elf_memory.argtypes = _P, (_P, _SIZE)
     elf.elf_end.restype, elf.elf_end.argtypes = _I, (_P,)
     c.free.restype, c.free.argtypes = None, (_P,)
+    c.mmap.restype, c.mmap.argtypes = _P, (_P, _SIZE, _I, _I, _I, ctypes.c_long)
+    c.munmap.restype, c.munmap.argtypes = _I, (_P, _SIZE)
+    c.madvise.restype, c.madvise.argtypes = _I, (_P, _SIZE, _I)
     return dw, elf, c
 
 
@@ -90,6 +100,33 @@ def missing() -> str:
 def begin(descriptor: int) -> Any:
     """Have libelf map an open file; None if that fails. The descriptor stays the caller's."""
     return libraries()[1].elf_begin(descriptor, _READ_MMAP, None)
+
+
+class MappedFile:
+    """An ELF file that libelf reads from memory: `elf`, None where it cannot. The descriptor stays the caller's.
+
+    libelf changes section headers in place when it unpacks sections, so pages are private.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._size = os.fstat(descriptor).st_size
+        self._headers = int.from_bytes(os.pread(descriptor, 8, _E_SHOFF), sys.byteorder)
+        _, elf, c = libraries()
+        rights, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | _MAP_NORESERVE
+        self._at = c.mmap(None, self._size, rights, flags, descriptor, 0)
+        self.elf = elf.elf_memory(self._at, self._size) if self._at != _MAP_FAILED else None
+
+    def release(self) -> None:
+        """Give back the pages in front of the section headers, which the kernel reads again where they are needed."""
+        if self._at != _MAP_FAILED and self._headers <= self._size:
+            libraries()[2].madvise(self._at, self._headers & -mmap.PAGESIZE, mmap.MADV_DONTNEED)
+
+    def close(self) -> None:
+        if self.elf:
+            libraries()[1].elf_end(self.elf)
+        if self._at != _MAP_FAILED:
+            libraries()[2].munmap(self._at, self._size)
+        self.elf, self._at = None, _MAP_FAILED
 
 
 def trim() -> None:
