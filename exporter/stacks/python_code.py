@@ -21,6 +21,10 @@ _KINDS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
 _WORD, _INT = struct.Struct("=Q"), struct.Struct("=i")
 
 
+_NOT_BEGUN = 0xFFFFFFFF
+"""The f_lasti of a frame before its first instruction, as a function of sys.setprofile has it that is called there."""
+
+
 class _Seen(NamedTuple):
     """Words of a code object that identify it: other words mean that another object has its address by now."""
 
@@ -89,6 +93,8 @@ class PythonCode:
         else:
             last = instruction & 0xFFFFFFFF  # f_lasti, an int; the bytes behind it are another field's
             offset = 2 * last if last < 1 << 31 else -1
+            if last == _NOT_BEGUN:
+                return Frame(known.function, known.file, max(known.seen.first, 0), "python")
         line = line_of(known.table, known.seen.first, offset, self._minor) if offset >= 0 else 0
         return Frame(known.function, known.file, max(line, 0), "python")
 

@@ -202,6 +202,21 @@ def test_threads_generators_coroutines_and_depth(observed: Observed, module: Pat
 
 
 @pytest.mark.parametrize("version", FOUND)
+def test_a_frame_before_its_first_instruction(observed: Observed, module: Path, version: str) -> None:
+    """A profiler is called before the function's first instruction, with the line that the function begins at."""
+    with Job(observed, FOUND[version], module) as job:
+        job.run("profiled(101)")
+        [sample] = job.inuse()
+    begins = line("def begins():")
+    assert python(sample)[:4] == [
+        ("by_ctypes", line("assert not driver.cuMemAlloc_v2")),
+        ("profiler", line("profiler allocates")),
+        ("begins", begins),
+        ("profiled", line("begins()  #")),
+    ]
+
+
+@pytest.mark.parametrize("version", FOUND)
 def test_beside_another_interpreter(observed: Observed, module: Path, version: str) -> None:
     """The main interpreter's frames are there after the process has made another one."""
     name = "_interpreters" if version >= "3.13" else "_xxsubinterpreters"

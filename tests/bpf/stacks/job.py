@@ -19,6 +19,20 @@ def by_ctypes(size):
     return address.value
 
 
+def begins():
+    pass
+
+
+def profiled(size):
+    def profiler(frame, event, argument):
+        if frame.f_code is begins.__code__ and event == "call":
+            sys.setprofile(None)
+            by_ctypes(size)  # the profiler allocates
+
+    sys.setprofile(profiler)
+    begins()  # the profiler is called in it
+
+
 def free(address):
     assert not driver.cuMemFree_v2(address)
 
