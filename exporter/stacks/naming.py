@@ -179,7 +179,7 @@ class Naming:
     def _frames(self, record: StackRecord, process: ProcessCode) -> Unwound:
         registers = record.registers[: self._machine.count]
         sp = registers[self._machine.stack]
-        snapshot = StackSnapshot(record.memory, sp)
+        snapshot = StackSnapshot(record.memory, sp, record.absent)
         for at, address in record.hijacks:
             snapshot.restore(at, address)
         return self._unwinder.unwind(registers, snapshot, process, record.anywhere)

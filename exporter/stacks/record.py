@@ -10,7 +10,7 @@ from exporter.stacks.merge import PythonFrame
 
 OF_THREAD = 1 << 31
 """Of the `id` of a thread that was not in a probed call but anywhere: OF_THREAD | tid."""
-_HEAD = struct.Struct("=IIIIHHHHIII")
+_HEAD = struct.Struct("=IIIIHHHHIHHI")
 _HIJACK, _FRAME, _WORD = struct.Struct("=QQ"), struct.Struct("=QQQ"), struct.Struct("=Q")
 
 
@@ -27,6 +27,7 @@ class Stack(Protocol):
     truncated: int
     bytes: int
     interpreter: int
+    absent: int
 
     @property
     def registers(self) -> SupportsBytes: ...
@@ -52,6 +53,8 @@ class StackRecord:
     truncated: bool
     interpreter: bool
     """True if the interpreter of the process was known when the stack was taken."""
+    absent: int
+    """Pages of `memory` that were not there, a bit for each from that of the stack pointer on."""
     registers: tuple[int, ...]
     hijacks: tuple[tuple[int, int], ...]
     frames: tuple[PythonFrame, ...]
@@ -67,7 +70,7 @@ def pack(raw: Stack, program: int) -> bytes:
     """Return the used parts of a ctypes struct stack."""
     head = _HEAD.pack(
         *(raw.tgid, raw.tid, raw.id, raw.weight, raw.api, raw.python, raw.hijacked, raw.truncated),
-        *(raw.bytes, raw.interpreter, program),
+        *(raw.bytes, raw.interpreter, raw.absent, program),
     )
     used = (
         bytes(raw.registers),
@@ -80,13 +83,14 @@ def pack(raw: Stack, program: int) -> bytes:
 
 def unpack(data: bytes) -> StackRecord:
     """Return what `pack` made. Raises struct.error for anything else."""
-    tgid, tid, number, weight, api, python, hijacked, truncated, size, known, program = _HEAD.unpack_from(data)
+    head = _HEAD.unpack_from(data)
+    tgid, tid, number, weight, api, python, hijacked, truncated, size, known, absent, program = head
     at = _HEAD.size + 4
     registers = int.from_bytes(data[_HEAD.size : at], "little")
     first, second = at + registers, at + registers + hijacked * _HIJACK.size
     third = second + python * _FRAME.size
     return StackRecord(
-        *(tgid, tid, number, program, weight, api, bool(truncated), bool(known)),
+        *(tgid, tid, number, program, weight, api, bool(truncated), bool(known), absent),
         tuple(value for (value,) in _WORD.iter_unpack(data[at:first])),
         tuple((a, b) for a, b in _HIJACK.iter_unpack(data[first:second])),
         tuple(PythonFrame(*it) for it in _FRAME.iter_unpack(data[second:third])),

@@ -12,6 +12,8 @@ from exporter.stacks.machine import Machine
 
 MOST_FRAMES = 512
 _WORD = struct.Struct("=Q")
+_PAGE_BITS = 12
+"""PAGE of bpf/stacks/stacks.h is 4,096."""
 
 
 class ModuleOffset(NamedTuple):
@@ -52,17 +54,24 @@ class Modules(Protocol):
 
 
 class StackSnapshot:
-    """The copied piece of a thread's stack: `memory` is that from the address `sp` on. It changes by `restore`."""
+    """The copied piece of a thread's stack: `memory` is that from the address `sp` on. It changes by `restore`.
 
-    def __init__(self, memory: bytearray, sp: int) -> None:
-        self._memory, self._sp = memory, sp
+    `absent` has a bit for each page, from that of `sp` on, that was not there.
+    """
+
+    def __init__(self, memory: bytearray, sp: int, absent: int = 0) -> None:
+        self._memory, self._sp, self._absent = memory, sp, absent
 
     def word(self, address: int) -> int:
         """Return the word at an address. Raises LookupError where it was not copied."""
         at = address - self._sp
-        if at < 0 or at + 8 > len(self._memory):
+        if at < 0 or at + 8 > len(self._memory) or (self._absent and self._is_absent(address)):
             raise LookupError(address)
         return int(_WORD.unpack_from(self._memory, at)[0])
+
+    def _is_absent(self, address: int) -> bool:
+        first = self._sp >> _PAGE_BITS
+        return any(self._absent >> (it >> _PAGE_BITS) - first & 1 for it in (address, address + 7))
 
     def restore(self, address: int, value: int) -> None:
         """Put back what a return probe has taken from the stack."""

@@ -21,7 +21,7 @@ from exporter.bpf.events import Events
 from exporter.stack_profiles.model import Frame, StackProfile, StackSample
 from exporter.stack_profiles.published import StackProfiles
 from exporter.stacks import ledger as stack_ledger
-from exporter.stacks import libdw, table
+from exporter.stacks import libdw, naming, table
 from tests.bpf.cuda_node import BUILD, Script, build_standins, observe
 from tests.bpf.fixtures import once
 from tests.bpf.observed import Observed
@@ -199,6 +199,17 @@ def test_threads_generators_coroutines_and_depth(observed: Observed, module: Pat
         assert deep.count("deep") == (401 if deep.count("deep") > 300 else 0), (
             "or the stack of 3.10 is too long to copy"
         )
+
+
+def test_pages_that_are_not_there(observed: Observed, module: Path) -> None:
+    """The callers of a function with a large array that was not written to are there: a new thread has such pages."""
+    with Job(observed, newest(), module) as job:
+        job.run("[t.start() or t.join() for t in [threading.Thread(target=sites.allocate_deeply, args=(101,))]]")
+        [sample] = job.inuse()
+    names = [it.function for it in sample.stack if it.kind == "native"]
+    at = names.index("in_front_of_pages")
+    assert names[:2] == ["cuMemAlloc_v2", "site_0"] and names[at + 1] == "allocate_deeply"
+    assert names[-1] in ("clone", "__clone3", "clone3") and naming.TRUNCATED not in sample.stack
 
 
 @pytest.mark.parametrize("version", FOUND)

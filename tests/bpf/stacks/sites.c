@@ -56,6 +56,26 @@ int allocate_at(unsigned site, unsigned long long *address, size_t bytes)
 }
 
 #ifndef PLAIN
+/* Of an array of pages that nobody has written to; `calls` keeps the compiler from leaving it out. */
+__attribute__((noinline)) int in_front_of_pages(unsigned long long *address, size_t bytes)
+{
+	volatile char pages[5 * 4096];
+
+	if (calls < 0)
+		pages[-calls % sizeof(pages)] = 0;
+	return allocate_at(0, address, bytes);
+}
+
+static PyObject *allocate_deeply(PyObject *self, PyObject *bytes)
+{
+	unsigned long long address = 0;
+
+	(void)self;
+	if (in_front_of_pages(&address, PyLong_AsSsize_t(bytes)))
+		return PyErr_Format(PyExc_MemoryError, "no memory");
+	return PyLong_FromUnsignedLongLong(address);
+}
+
 static PyObject *allocate(PyObject *self, PyObject *arguments)
 {
 	unsigned long long address = 0;
@@ -83,6 +103,7 @@ static PyObject *launch(PyObject *self, PyObject *arguments)
 }
 
 static PyMethodDef methods[] = {{"allocate", allocate, METH_VARARGS, ""},
+				{"allocate_deeply", allocate_deeply, METH_O, ""},
 				{"launch", launch, METH_VARARGS, ""},
 				{NULL, NULL, 0, NULL}};
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "sites", "", -1, methods, NULL, NULL, NULL, NULL};

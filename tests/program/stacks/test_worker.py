@@ -200,7 +200,7 @@ def test_the_children_themselves() -> None:
     job = subprocess.Popen([sys.executable, "-c", "print(flush=True); input()"], stdin=-1, stdout=-1)
     received: list[dict[str, Any]] = []
     made = StackWorker(received.append, lambda: made.admit([job.pid]), lambda: None)
-    numbers = dict.fromkeys(("tid", "api", "python", "hijacked", "truncated", "bytes"), 0)
+    numbers = dict.fromkeys(("tid", "api", "python", "hijacked", "truncated", "bytes", "absent"), 0)
     raw = SimpleNamespace(tgid=job.pid, id=9, weight=1, interpreter=1, **numbers)
     raw.registers, raw.hijacks, raw.frames, raw.memory = struct.pack("=34Q", *range(34)), b"", b"", b""
     with job:

@@ -83,14 +83,14 @@ def test_the_first_stacks_of_a_program_cost_more() -> None:
 
 def test_a_record_is_what_it_was() -> None:
     raw = SimpleNamespace(
-        tgid=7, tid=8, id=9, weight=1, api=3, python=2, hijacked=1, truncated=0, bytes=4, interpreter=1
+        tgid=7, tid=8, id=9, weight=1, api=3, python=2, hijacked=1, truncated=0, bytes=4, interpreter=1, absent=2
     )
     raw.registers, raw.hijacks = struct.pack("=3Q", 1, 2, 3), struct.pack("=4Q", 5, 6, 0, 0)
     raw.frames, raw.memory = struct.pack("=9Q", *range(1, 10)), b"abcdefgh"
     record = unpack(pack(raw, 5))
     assert (record.tgid, record.id, record.program, record.registers, record.hijacks) == (7, 9, 5, (1, 2, 3), ((5, 6),))
     assert record.frames == (PythonFrame(1, 2, 3), PythonFrame(4, 5, 6))
-    assert record.memory == b"abcd"
+    assert (record.memory, record.absent) == (b"abcd", 2)
     with pytest.raises(struct.error):
         unpack(b"short")
 
