@@ -11,7 +11,7 @@ from typing import Protocol
 
 from exporter.cuda.samples import function
 from exporter.model import Labels
-from exporter.stack_profiles.frozen import FailedAllocation
+from exporter.stack_profiles.frozen import FailedAllocation, FreeMemory
 from exporter.stack_profiles.model import LABELS, Stack, StackProfile
 from exporter.stack_profiles.published import StackProfiles
 
@@ -39,7 +39,8 @@ class OutOfMemory:
     """Freezes profiles in `profiles`, each in a thread of its own that ends with it, one at a time.
 
     `inuse` returns the profile of memory in use, read when it is called; `stack_of` the stack of a number, which may
-    take its time to be known; `labels_of` the labels of a process and a GPU; `memory` names kinds of memory.
+    take its time to be known; `labels_of` the labels of a process and a GPU; `memory` names kinds of memory; `free_of`
+    the free memory of the GPU with a UUID, as it was read last.
     """
 
     def __init__(
@@ -49,9 +50,10 @@ class OutOfMemory:
         stack_of: Callable[[int], Stack],
         labels_of: Callable[[int, int], Labels],
         memory: Mapping[int, str],
+        free_of: Callable[[str], FreeMemory | None],
     ) -> None:
         self._profiles, self.inuse, self._stack_of = profiles, inuse, stack_of
-        self._labels_of, self._memory = labels_of, memory
+        self._labels_of, self._memory, self._free_of = labels_of, memory, free_of
         self.busy = threading.Lock()
         self._last: dict[int, float] = {}
 
@@ -68,7 +70,8 @@ class OutOfMemory:
         self._last[record.tgid] = now
         known = self._labels_of(record.tgid, record.device)
         labels = {**{name: known[name] for name in LABELS if known.get(name)}, **({"kind": kind} if kind else {})}
-        request = FailedAllocation((), labels, record.bytes, api=function(record.api).name)
+        free = self._free_of(labels["gpu_uuid"]) if "gpu_uuid" in labels else None
+        request = FailedAllocation((), labels, record.bytes, free, function(record.api).name)
         arguments = request, record.stack, time.time_ns()
         threading.Thread(target=self._freeze, args=arguments, name="out of memory", daemon=True).start()
 

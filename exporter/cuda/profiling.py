@@ -104,7 +104,7 @@ class CudaProfiling:
             self.capture, cuda.maps["live"], cuda.types, layer, labels_of, lambda: "", read, between_windows
         )
         self._out_of_memory = OutOfMemory(
-            node.stack_profiles, self._source.inuse, self.capture.stack_of, labels_of, names
+            node.stack_profiles, self._source.inuse, self.capture.stack_of, labels_of, names, node.gpus.free
         )
         self._standing = CudaStandingCalls(cuda.maps)
         self._hangs = self._watch(settings["hang-stacks-seconds"])

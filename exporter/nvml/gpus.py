@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from exporter.nvml.snapshot import Event, Gpu, GpuSnapshot, Readings
+from exporter.nvml.snapshot import FAST, Event, Gpu, GpuSnapshot, Readings
+from exporter.stack_profiles.frozen import FreeMemory
 
 Supplement = Callable[[], Mapping[str, Readings]]
 
@@ -50,6 +51,14 @@ class Gpus:
             if snapshot.state == "absent" or time.monotonic() >= until:
                 return None
             time.sleep(0.02)
+
+    def free(self, uuid: str) -> FreeMemory | None:
+        """Return the free memory of the GPU with this UUID as it was read last; None where that is not known."""
+        gpu = next((it for it in self.snapshot().gpus if it.uuid == uuid), None)
+        read = gpu.sets.get(FAST) if gpu else None
+        if read is None or (size := read.values.get("memory_free_bytes")) is None:
+            return None
+        return FreeMemory(int(size), max(0.0, time.monotonic() - read.at), "NVML")
 
     def supplement(self, name: str, supplement: Supplement | None) -> None:
         """Adds readings from another source, by UUID, to snapshots as the set `name`; None removes the source.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from exporter.stack_profiles.bounds import bounded, labels, printable
 from exporter.stack_profiles.kept import Kept
@@ -16,30 +16,36 @@ TYPES: tuple[ValueType, ...] = (*INUSE, ("failed_space", "bytes"), ("failed_obje
 """The values of a frozen profile: memory in use, and the request that failed."""
 
 
+class FreeMemory(NamedTuple):
+    """Bytes of a GPU that were free, as `source` reported them so many seconds before an allocation failed."""
+
+    bytes: int
+    seconds: float
+    source: str
+
+
 @dataclass(frozen=True, slots=True)
 class FailedAllocation:
     """A request for memory that failed.
 
-    `size` is in bytes. `free` and `fragmented` are bytes of the GPU that no process held, and bytes that the process's
-    allocator had cached in blocks too small for the request; None where they are not known. `labels` are those of a
-    sample (model.LABELS), `stack` that of the failed call.
+    `size` is in bytes. `free` is None where it is not known. `labels` are those of a sample (model.LABELS), `stack`
+    that of the failed call.
     """
 
     stack: Stack
     labels: Mapping[str, str]
     size: int
-    free: int | None = None
-    fragmented: int | None = None
+    free: FreeMemory | None = None
     api: str = ""
     """The function that failed, such as cuMemAlloc_v2."""
 
     def sentence(self) -> str:
         """Return the request in words; what is not known is left out."""
         words = [f"failed: {self.api or 'an allocation'} of {self.size} bytes"]
-        if self.free is not None:
-            words.append(f"{self.free} bytes of the GPU were free")
-        if self.fragmented is not None:
-            words.append(f"{self.fragmented} bytes were cached in blocks too small for it")
+        if self.free:
+            words.append(
+                f"{self.free.bytes} bytes of the GPU were free {self.free.seconds:.1f} s before ({self.free.source})"
+            )
         return ", ".join(words)
 
 
@@ -65,15 +71,15 @@ class Frozen:
     def document(self) -> dict[str, Any]:
         """Return number, time in seconds, bytes in use and the failed request, for JSON; names are printable."""
         failed = self.failed
-        known = {"size": failed.size, "free": failed.free, "fragmented": failed.fragmented}
         return {
             "n": self.number,
             "time": self.time_ns / 1e9,
             "in_use": self.profile.total(),
+            "size": failed.size,
             "api": printable(failed.api),
             "stack": [printable(frame.name) for frame in failed.stack[:MOST_SHOWN]],
             "labels": dict(labels(StackSample(failed.stack, failed.labels, ()))),
-            **{name: value for name, value in known.items() if value is not None},
+            **({"free": failed.free._asdict()} if failed.free else {}),
         }
 
 

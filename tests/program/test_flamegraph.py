@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.skipif(PROGRAM is None, reason="there is no Chromium; Debian's package chromium is enough"),
     pytest.mark.evidence(feature="profiles of stacks", on="stand-in"),
 ]
-FAILED = FailedAllocation(made_up.KV_CACHE, made_up.SERVE, 3 << 30, 1 << 20, None, "cuMemAlloc_v2")
+FAILED = FailedAllocation(made_up.KV_CACHE, made_up.SERVE, 3 << 30, None, "cuMemAlloc_v2")
 
 
 class Steady(made_up.Source):

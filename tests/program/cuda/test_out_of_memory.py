@@ -12,6 +12,7 @@ from exporter.cuda import out_of_memory
 from exporter.cuda.functions import FUNCTIONS
 from exporter.cuda.out_of_memory import OutOfMemory
 from exporter.model import Labels
+from exporter.stack_profiles.frozen import FreeMemory
 from exporter.stack_profiles.model import StackProfile
 from exporter.stack_profiles.published import StackProfiles
 from tests import made_up_profiles as made_up
@@ -19,6 +20,7 @@ from tests.support import until
 
 API = next(number for number, it in enumerate(FUNCTIONS, 1) if it.name == "cuMemAlloc_v2")
 MEMORY = {1: "device", 2: "pinned_host"}
+FREE = FreeMemory(512, 3.25, "NVML")
 
 
 @dataclass
@@ -40,7 +42,8 @@ class Node:
         self.gate.set()
         self.gpu = gpu
         self.failing = OutOfMemory(
-            self.profiles, self.inuse, lambda number: made_up.KV_CACHE if number == 23 else (), self.labels, MEMORY
+            *(self.profiles, self.inuse, lambda number: made_up.KV_CACHE if number == 23 else (), self.labels, MEMORY),
+            {"GPU-aaaa": FREE}.get,
         )
 
     def inuse(self) -> StackProfile:
@@ -67,6 +70,7 @@ def test_the_gpus_memory_is_frozen_with_the_request(caplog: pytest.LogCaptureFix
     assert (made_up.KV_CACHE, 1 << 30, "cuMemAlloc_v2") == (frozen.failed.stack, frozen.failed.size, frozen.failed.api)
     assert {"pid": "4711", "comm": "serve", "gpu_uuid": "GPU-aaaa", "kind": "device"} == frozen.failed.labels
     assert any("ms after the call had failed" in it for it in frozen.profile.comments)
+    assert frozen.failed.free == FREE
     until(lambda: "/debug/pprof/gpu_oom?n=1 has what was in use" in caplog.text, "the log has the address")
 
 
@@ -77,7 +81,7 @@ def test_all_gpus_where_the_one_is_not_known() -> None:
     node.frozen(1)
     [frozen] = node.profiles.frozen.newest_first()
 
-    assert 1630 == frozen.profile.total()
+    assert (1630, None) == (frozen.profile.total(), frozen.failed.free)
     assert any("of all GPUs" in it for it in frozen.profile.comments)
 
 

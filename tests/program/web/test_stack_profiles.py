@@ -18,7 +18,7 @@ import pytest
 
 from exporter.options import SettingsError
 from exporter.server import WebSettings
-from exporter.stack_profiles.frozen import FailedAllocation
+from exporter.stack_profiles.frozen import FailedAllocation, FreeMemory
 from exporter.stack_profiles.growth import Growth
 from exporter.stack_profiles.hangs import TYPES, Standing
 from exporter.stack_profiles.model import StackProfile, StackSample
@@ -29,7 +29,7 @@ from tests import profile_readers as readers
 from tests.standins.served import Served
 from tests.support import PATIENCE, until
 
-FAILED = FailedAllocation(made_up.WEIGHTS, made_up.SERVE, 4096, 512, None, "cuMemAlloc_v2")
+FAILED = FailedAllocation(made_up.WEIGHTS, made_up.SERVE, 4096, FreeMemory(512, 3.25, "NVML"), "cuMemAlloc_v2")
 
 
 @pytest.fixture
@@ -173,13 +173,15 @@ def test_frozen_profiles(served: Served, published: StackProfiles) -> None:
 
     totals = [sum(values[at] for _, _, values in newest["samples"]) for at in range(4)]
     assert [3260, 7, 4096, 1] == totals
-    assert "failed: cuMemAlloc_v2 of 4096 bytes, 512 bytes of the GPU were free" in newest["comments"]
+    assert (
+        "failed: cuMemAlloc_v2 of 4096 bytes, 512 bytes of the GPU were free 3.2 s before (NVML)" in newest["comments"]
+    )
     assert (4096, "main (serve.py:7)") == (first[0]["value"], first[1]["label"])
     assert (404, "there is no such profile: there are 2, 1\n") == (missing.status, missing.text)
-    assert [(2, 3260, 4096, 512, "4711"), (1, 1630, 4096, 512, "4711")] == [
+    free = {"bytes": 512, "seconds": 3.25, "source": "NVML"}
+    assert [(2, 3260, 4096, free, "4711"), (1, 1630, 4096, free, "4711")] == [
         (it["n"], it["in_use"], it["size"], it["free"], it["labels"]["pid"]) for it in listed
     ]
-    assert "fragmented" not in listed[0]
 
 
 def test_hangs(served: Served, published: StackProfiles) -> None:

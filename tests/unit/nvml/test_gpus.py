@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -43,3 +44,14 @@ def test_no_nvml() -> None:
 def test_memory_that_is_not_known(last: GpuSnapshot) -> None:
     """NVML does not answer, or not for all: then it is not known, in time."""
     assert served(last).memory(0.1) is None
+
+
+def test_free_memory_of_a_gpu() -> None:
+    """With the age of the reading; none of another GPU, or where NVML has not reported it."""
+    read = replace(gpu(0), sets={"fast": Readings(time.monotonic() - 5, {"memory_free_bytes": 4096})})
+    gpus = served(snapshot(read, replace(gpu(1), sets={"fast": Readings(0.0)})))
+
+    free = gpus.free(read.uuid)
+
+    assert free and (free.bytes, free.source, free.seconds >= 5) == (4096, "NVML", True)
+    assert gpus.free(gpu(1).uuid) is gpus.free("GPU-other") is Gpus().free(read.uuid) is None
