@@ -53,8 +53,10 @@ class Gpus:
             time.sleep(0.02)
 
     def free(self, uuid: str) -> FreeMemory | None:
-        """Return the free memory of the GPU with this UUID as it was read last; None where that is not known."""
-        gpu = next((it for it in self.snapshot().gpus if it.uuid == uuid), None)
+        """Return the free memory of the GPU with this UUID as it was read last; None where that is not known, and with
+        MIG, where a process has a part of it.
+        """
+        gpu = next((it for it in self.snapshot().gpus if it.uuid == uuid and not it.identity.mig_enabled), None)
         read = gpu.sets.get(FAST) if gpu else None
         if read is None or (size := read.values.get("memory_free_bytes")) is None:
             return None

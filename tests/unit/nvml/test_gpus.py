@@ -54,4 +54,6 @@ def test_free_memory_of_a_gpu() -> None:
     free = gpus.free(read.uuid)
 
     assert free and (free.bytes, free.source, free.seconds >= 5) == (4096, "NVML", True)
+    divided = replace(read, identity=replace(read.identity, mig_enabled=True))
+    assert served(snapshot(divided)).free(read.uuid) is None
     assert gpus.free(gpu(1).uuid) is gpus.free("GPU-other") is Gpus().free(read.uuid) is None
