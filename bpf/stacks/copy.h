@@ -43,18 +43,15 @@ static __always_inline __u64 end_of_stack(struct task_struct *task, __u64 sp)
 	return sp < end ? end : ~0ULL;
 }
 
-/* Most often all of the memory is there, and one read is enough. A page that is not there is zeros: one that a large array
- * has and nobody has written to, or one that is swapped out. */
+/* A page is there as a whole or not at all, and then zeros: one that a large array has and nobody has written to, or one
+ * that is swapped out. */
 static __always_inline void copy_memory(struct task_struct *task, struct stack *stack, __u64 sp)
 {
 	__u64 left = end_of_stack(task, sp) - sp, all = left < STACK_BYTES ? left : STACK_BYTES;
 	__u64 to_page = PAGE - (sp & (PAGE - 1)), at = 0, size;
 
-	stack->bytes = all;
-	stack->absent = 0;
-	if (!read_memory(task, stack->memory, all, sp))
-		return;
 	stack->bytes = 0;
+	stack->absent = 0;
 	for (int i = 0; i < PAGES; i++) {
 		left = all - at;
 		size = left < PAGE ? left : PAGE;
