@@ -6,7 +6,7 @@ Only in the child process that unwinds: files are hostile, and libdw maps them.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -81,21 +81,24 @@ class DebugInfo:
     """The debug information of an ELF file; its descriptors stay open, and the caller closes them.
 
     `refers` is true if the file refers to a supplementary file, made by dwz, of which `supplement` is the descriptor if
-    it has been found. Without it there are no names: libdw would look for them in the file itself.
+    it has been found. Without it there are no names: libdw would look for them in the file itself. `without` are the
+    numbers of sections of the file that are not used.
     """
 
-    def __init__(self, descriptor: int, refers: bool = False, supplement: int | None = None) -> None:
+    def __init__(
+        self, descriptor: int, refers: bool = False, supplement: int | None = None, without: Sequence[int] = ()
+    ) -> None:
         self._dw = _functions()
         self._open: list[tuple[MappedFile, Any]] = []
-        self._dwarf = self._begin(descriptor)
+        self._dwarf = self._begin(descriptor, without)
         other = self._begin(supplement) if self._dwarf and supplement is not None else None
         self._named = other is not None or not refers
         if self._dwarf:  # where a file refers to another one, libdw would open that
             self._dw.dwarf_setalt(self._dwarf, other or self._dwarf)
         self._ranges: list[tuple[int, int, _Die]] | None = None
 
-    def _begin(self, descriptor: int) -> Any:
-        file = MappedFile(descriptor)
+    def _begin(self, descriptor: int, without: Sequence[int] = ()) -> Any:
+        file = MappedFile(descriptor, without)
         dwarf = self._dw.dwarf_begin_elf(file.elf, _READ, None) if file.elf else None
         self._open.append((file, dwarf))
         file.release()  # compressed sections, which libdw has unpacked

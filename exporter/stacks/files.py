@@ -110,10 +110,11 @@ class CodeFile:
         return found
 
     def _open_debug(self, source: ObjectFile) -> DebugInfo:
-        refers = False
+        refers, without = False, list[int]()
         with suppress(ElfError, OSError):
-            refers = source.supplement is not None
-        return DebugInfo(source.fileno(), refers, self._supplement.fileno() if self._supplement else None)
+            refers, without = source.supplement is not None, source.unused_debug_sections
+        supplement = self._supplement.fileno() if self._supplement else None
+        return DebugInfo(source.fileno(), refers, supplement, without)
 
     def close_debug(self) -> None:
         """Release the memory of the debug information, which the next lookup of another address opens again."""

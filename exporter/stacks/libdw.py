@@ -10,6 +10,7 @@ import ctypes
 import mmap
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -22,6 +23,8 @@ _MOST_OPERATIONS = 64
 _MAP_FAILED, _MAP_NORESERVE = (1 << 64) - 1, 0x4000
 _E_SHOFF = 40
 """Offset of the place of the section headers in the header of an ELF file."""
+_HEADER_BYTES, _SH_TYPE, _NOBITS = 64, 4, 8
+"""Of a section header: its bytes, the offset of the type, and the type of a section that has nothing in the file."""
 _P, _I, _U64, _SIZE = ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64, ctypes.c_size_t
 
 # DWARF 5, section 7.7.1.
@@ -105,15 +108,20 @@ def begin(descriptor: int) -> Any:
 class MappedFile:
     """An ELF file that libelf reads from memory: `elf`, None where it cannot. The descriptor stays the caller's.
 
-    libelf changes section headers in place when it unpacks sections, so pages are private.
+    libelf changes section headers in place when it unpacks sections, so pages are private. The sections with the
+    numbers `without` are left out.
     """
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, without: Sequence[int] = ()) -> None:
         self._size = os.fstat(descriptor).st_size
         self._headers = int.from_bytes(os.pread(descriptor, 8, _E_SHOFF), sys.byteorder)
         _, elf, c = libraries()
         rights, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | _MAP_NORESERVE
         self._at = c.mmap(None, self._size, rights, flags, descriptor, 0)
+        for number in without if self._at != _MAP_FAILED else ():
+            kind = self._headers + number * _HEADER_BYTES + _SH_TYPE
+            if kind + 4 <= self._size:
+                ctypes.c_uint32.from_address(self._at + kind).value = _NOBITS
         self.elf = elf.elf_memory(self._at, self._size) if self._at != _MAP_FAILED else None
 
     def release(self) -> None:

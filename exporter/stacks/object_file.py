@@ -15,6 +15,7 @@ _SYMBOL_BYTES = 24
 _CHUNK = _SYMBOL_BYTES << 13
 _SYMTAB, _STRTAB, _NOBITS, _DYNSYM = 2, 3, 8, 11
 _DEBUG = (".debug_info", ".zdebug_info")
+_UNUSED = (b".debug_loclists", b".debug_loc", b".debug_macro")
 _SHF_COMPRESSED = 1 << 11
 _COMPRESSED = struct.Struct("<IIQQ")
 """Elf64_Chdr of elf.h: type, reserved, size, alignment."""
@@ -73,6 +74,13 @@ class ObjectFile(Elf):
             return None
         path, _, build_id = self._read(section.offset, section.size).partition(b"\0")
         return WantedFile(build_id.hex(), below_dwz(path.decode(errors="replace"))) if build_id else None
+
+    @property
+    def unused_debug_sections(self) -> list[int]:
+        """The numbers of the sections with the places of variables, which would be unpacked and not used."""
+        sections = self.sections()
+        named = [self.named_section(it) for it in _UNUSED]
+        return [number for number, it in enumerate(sections) if it in named]
 
     def _unpacked(self, section: Section) -> int:
         """Return the bytes that a compressed section has once unpacked, 0 of one that is not."""

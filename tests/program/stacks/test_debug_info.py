@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -10,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from exporter.stacks import files
+from exporter.stacks import files, libdw
 from exporter.stacks.debug_files import WantedFile
 from exporter.stacks.debug_info import SourceLine
 from exporter.stacks.files import CodeFile
+from exporter.stacks.libdw import MappedFile
 from exporter.stacks.object_file import ObjectFile
 
 CODE = """
@@ -184,6 +186,27 @@ def test_broken(tmp_path: Path) -> None:
         assert "Traceback" not in done.stderr, done.stderr
         ended.append(done.stdout.strip())
     assert ended.count("all") >= 3
+
+
+def test_sections_that_are_not_used(tmp_path: Path) -> None:
+    """Places of variables are left out for libelf, and not of the file."""
+    library = build(tmp_path, "-g", "-gz")
+    with ObjectFile(os.open(library, os.O_RDONLY)) as file:
+        [unused] = file.unused_debug_sections
+        sections, places = file.sections(), file.named_section(b".debug_loclists")
+        assert places == sections[unused]
+        mapped_file = MappedFile(file.fileno(), [unused])
+        elf, header = libdw.libraries()[1], (ctypes.c_uint32 * 16)()
+        elf.elf_getscn.restype, elf.elf_getscn.argtypes = ctypes.c_void_p, (ctypes.c_void_p, ctypes.c_size_t)
+        elf.gelf_getshdr.restype, elf.gelf_getshdr.argtypes = ctypes.c_void_p, (ctypes.c_void_p, ctypes.c_void_p)
+        kinds = []
+        for number in range(len(sections)):
+            assert elf.gelf_getshdr(elf.elf_getscn(mapped_file.elf, number), ctypes.byref(header))
+            kinds.append(header[1])
+        mapped_file.close()
+        absent = 8  # SHT_NOBITS
+        assert kinds == [absent if number == unused else it.kind for number, it in enumerate(sections)]
+        assert file.sections() == sections
 
 
 def test_room_for_all_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
