@@ -40,7 +40,8 @@ struct stack {
 	__u16 truncated; /* whether there are more frames of Python */
 	__u32 bytes;	 /* of `memory` */
 	__u16 interpreter;
-	__u16 absent; /* pages of `memory` that were not there, a bit for each from that of the stack pointer on */
+	__u16
+	    absent; /* pages of `memory` that were not there, a bit for each from that of the stack pointer on */
 	__u64 registers[REGISTERS];
 	struct hijack hijacks[HIJACKED];
 	struct python_frame frames[PYTHON_FRAMES];
