@@ -274,6 +274,7 @@ LOAD = [
         "Requests per second without an answer to its end, by reason.",
         "reqps",
         Query(total(rate_of(ABORTED, *MODEL), "reason"), "{{reason}}"),
+        width=THIRD,
     ),
     lines(
         "Left before the first token",
@@ -281,6 +282,7 @@ LOAD = [
         "They have no time to first token.",
         "percentunit",
         Query(share(f"{LEFT} / {total(rate_of(REQUESTS, *MODEL), *SERVERS)}"), PODS),
+        width=THIRD,
     ),
     lines(
         "Bytes",
@@ -288,6 +290,7 @@ LOAD = [
         "Bps",
         Query(total(rate_of("gen_ai_server_request_size_bytes_total", *MODEL)), "requests"),
         Query(total(rate_of("gen_ai_server_response_size_bytes_total", *MODEL)), "answers"),
+        width=THIRD,
     ),
     rows(
         "Requests by server and model",

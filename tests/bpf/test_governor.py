@@ -107,7 +107,7 @@ def test_a_job_that_only_sends_is_left_alone(tmp_path: Path, monkeypatch: pytest
             assert hits(observed) - seen < 0.1 * sum(it.calls for it in stretches) * 2 * PEERS
             assert {0} == set(counted(observed, running).values()), "absent"
             until(lambda: levels(observed, running) == {0}, "all calls are counted again")
-            begun, little = counted(observed, running), running.work(1, pause_us=20_000).calls * PEERS
+            begun, little = counted(observed, running), running.work(1, pause_us=60_000).calls * PEERS
             each = {"calls": 1, "bytes": 4 * COUNT, "bus_bytes": 4 * COUNT}
             now = counted(observed, running)
             assert {key: little * each[key.split()[1]] for key in now} == {key: now[key] - begun[key] for key in now}
