@@ -147,8 +147,9 @@ class Estimate:
         unit, gap = (reference, self._gap.reference) if reference >= ENOUGH else (own, self._gap.own)
         called = {key for it in self._before for key, count in it.counts.items() if count}
         least = _LEAST_OWN * sum(it.cpu for it in self._before)
-        self.unknown |= bool(called) and reference < ENOUGH and own < least and self._gap.cpu > 0
-        for key in called if unit > 0 else ():
+        unmeasured = bool(called) and reference < ENOUGH and own < least and self._gap.cpu > 0
+        self.unknown |= unmeasured
+        for key in called if unit > 0 and not unmeasured else ():
             seen = sum(it.counts[key] for it in self._before)
             self.missed[key] += max(0, round(seen * gap / unit) - self._gap.counts[key])
         self._forget()
