@@ -122,8 +122,10 @@ def test_a_job_that_only_allocates(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             assert (None, None, None, 0) == memory(observed, pid)
             with background(lambda: busy.work(0.2)), Script(libraries=tmp_path) as late:
                 until(lambda: observed.attached(late.pid, {str(busy.library)}), "attached")
-                memory_of = observed.collector._sight.memory
-                until(lambda: memory_of.has_links(late.pid), "it has its own links")
+                sight = observed.collector._sight
+                until(
+                    lambda: sight.memory.has_links(late.pid) and late.pid not in sight.unknown, "it has its own links"
+                )
                 late.run("context = new(lib.cuCtxCreate_v2, 0, 0); block = new(lib.cuMemAlloc_v2, size(12345))")
                 late.run("other = new(lib.cuMemAlloc_v2, size(100)); lib.cuMemFree_v2(other)")
                 assert level(observed, busy, "cuMemAlloc_v2") == 1

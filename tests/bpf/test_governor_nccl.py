@@ -148,7 +148,10 @@ def test_a_job_that_only_communicates(tmp_path: Path, monkeypatch: pytest.Monkey
             alone, spans = compared(observed, polite), len(observed.spans_of(pid))
             with background(lambda: busy.work(0.2)), Rank(libraries=tmp_path) as late:
                 until(lambda: observed.attached(late.pid, {str(busy.library)}), "attached")
-                until(lambda: observed.collector._sight.files.has_links(late.pid), "it has its own links")
+                sight = observed.collector._sight
+                until(
+                    lambda: sight.files.has_links(late.pid) and not sight.is_partial(late.pid), "it has its own links"
+                )
                 late.run("c = init(0, 1, b'late')\nfor i in range(12): reduce_all(c, 3)")
                 assert level(observed, busy) == 1
                 assert 12 == observed.value("nccl_collective_calls_total", late.pid, collective="AllReduce")
