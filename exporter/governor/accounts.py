@@ -153,7 +153,7 @@ class Accounts:
         now = self._clock()
         for pid, last in [self._left.popleft() for _ in range(len(self._left))]:
             if known := self._by_pid.get(pid):
-                known.charge(known.last._replace(counts=last.counts, cost=last.cost), now, self._bounds)
+                known.charge(last._replace(other=known.last.other, cpu=known.last.cpu), now, self._bounds)
                 known.last = NOTHING._replace(cpu=known.last.cpu)
             else:
                 debt = self._first_debt(last)

@@ -82,7 +82,7 @@ class WindowedFile:
 
     def step(self, busy: bool) -> None:
         """Do what is due. Unless `busy`, the calls of all processes cost too little to be looked at one by one."""
-        if self.ladder.throttled or busy or self.accounts.suspects() & {*self.probed.pids}:
+        if self.ladder.throttled or busy or self.accounts.suspects():
             self._step()
         else:
             self._weigh({})
