@@ -13,8 +13,8 @@ from exporter.governor.weights import FLOOR, Bounds
 
 SPAN = 10.0
 """Seconds over which the bound of a process is kept."""
-GRACE = 2.0
-"""Seconds from when a process is first looked at, for which it may cost more: starts of jobs are short."""
+GRACE = 3.0
+"""Seconds from when a process is first seen for which it may cost more: starts of jobs are short."""
 _MOST_DEBT = 3.0
 """Seconds that are carried at most: what an offence costs until it is noticed."""
 _FADE, _CALM_FADE = 0.9, 0.5
@@ -125,8 +125,6 @@ class Accounts:
         self._bounds, self._clock = bounds, clock
         self._much = bounds.ratio * SPAN
         self._by_pid: dict[int, Account] = {}
-        self._left = deque[tuple[int, ProcessTally]]()
-        """Processes that have ended, or run another program, with their last tallies."""
 
     def get(self, pid: int) -> Account | None:
         return self._by_pid.get(pid)
@@ -143,21 +141,6 @@ class Accounts:
         oldest = now - SPAN - _MEMORY
         for pid in [pid for pid, it in self._by_pid.items() if it.present < oldest]:
             del self._by_pid[pid]
-
-    def leave(self, pid: int, last: ProcessTally) -> None:
-        """Take the last tally of a process that has ended, or runs another program. From any thread."""
-        self._left.append((pid, last))
-
-    def take_left(self) -> None:
-        """Charge what processes did before they left: another program of the process begins with a debt."""
-        now = self._clock()
-        for pid, last in [self._left.popleft() for _ in range(len(self._left))]:
-            if known := self._by_pid.get(pid):
-                known.charge(last._replace(other=known.last.other, cpu=known.last.cpu), now, self._bounds)
-                known.last = NOTHING._replace(cpu=known.last.cpu)
-            else:
-                debt = self._first_debt(last)
-                self._by_pid[pid] = Account(NOTHING, now, now + GRACE, debt, present=now)
 
     def _first_debt(self, now: ProcessTally) -> float:
         """Return what probes took beyond the bound until now."""

@@ -137,8 +137,6 @@ class WindowedFile:
     def _look(self, intensity: float = 0.0) -> None:
         """Compare, while all calls are counted, cost and bound. With an intensity windows begin at once."""
         before, now = self._before, self._read()
-        if not before and (known := now.keys() - self._calm(now)):  # of a file that was used before
-            intensity = max(map(self.accounts.intensity, known))
         self._weigh(now)
         if intensity and not self.ladder.throttled:
             self.ladder.throttle(intensity / self._bounds.ratio)
@@ -235,7 +233,9 @@ class WindowedFile:
 
     def _keep(self, before: Mapping[int, ProcessTally], now: Mapping[int, ProcessTally]) -> None:
         """Probe processes that cost little all the time, and those that cost too much in windows only."""
-        kept, wanted = self._standings.kept, self._calm(self._standings.polite()) | self._newcomers.watched.keys()
+        calm = _CALM_CYCLES * CYCLE_SECONDS
+        polite = {pid for pid in self._standings.polite() if self.accounts.calm_for(pid) >= calm}
+        kept, wanted = self._standings.kept, polite | self._newcomers.watched.keys()
         if wanted == kept:
             return
         self._standings.kept = set(self.probed.keep(wanted))
@@ -249,16 +249,11 @@ class WindowedFile:
             self._estimates.advance(self, {pid: later[pid] for pid in new & later.keys()}, probed=False)
             self._estimates.release(self, new)
 
-    def _calm(self, pids: Collection[int]) -> set[int]:
-        """Return those that did not cost too much lately."""
-        return {pid for pid in pids if self.accounts.calm_for(pid) >= _CALM_CYCLES * CYCLE_SECONDS}
-
     def _meet(self, new: Collection[int], whole: bool) -> None:
         """Probe processes all the time that were not known until now; `whole` if that is so already."""
         began, users = self._clock(), set(self.probed.pids)
         if new:
-            wanted = self._standings.kept | self._calm(new)
-            self._standings.kept = kept = set(self.probed.keep(wanted & users))
+            self._standings.kept = kept = set(self.probed.keep((self._standings.kept | {*new}) & users))
             now = self._tallies(new)
             linked = {pid: it for pid, it in now.items() if pid in kept}
             others = {pid: it for pid, it in now.items() if pid not in kept}

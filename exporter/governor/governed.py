@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from math import inf
 
 from exporter.governor import metrics
-from exporter.governor.accounts import NOTHING, Accounts
+from exporter.governor.accounts import Accounts
 from exporter.governor.estimates import Counts, Estimates, ProcessTally
 from exporter.governor.files import LOOK_SECONDS, WindowedFile
 from exporter.governor.payer import Payer
@@ -61,7 +61,6 @@ class Governed:
         for key in present.keys() - self._files.keys():
             self._files[key] = self._file(present[key])
         self._look()
-        self.accounts.take_left()
         for key, file in self._files.items():
             file.probed = present[key]
             file.meet()
@@ -125,7 +124,6 @@ class Governed:
         unread = self._unread(pid)
         for file in [*self._files.values()]:
             file.leave(pid)
-        self.accounts.leave(pid, last(NOTHING))
         missed = self.estimates.finish(pid, last)
         return None if unread else missed
 
@@ -221,8 +219,7 @@ class Governed:
             return
         cost = self.subject.sampled_cost()
         if cost is not None:
-            spent = cost - self._cost if cost >= self._cost else cost  # less as processes have ended
-            if spent >= FLOOR * (now - self._looked):
+            if cost - self._cost >= FLOOR * (now - self._looked):
                 self._busy_until = now + _BUSY_SECONDS
             self._cost = cost
         self._looked = now

@@ -49,8 +49,6 @@ class Adversary:
     left: float = 0.0
     seen: float = 0.0
     sent: float = 0.0
-    forgotten: float = 0.0
-    """Calls that were seen before it replaced its program."""
     cpu: float = 0.0
     history: list[tuple[float, float, float]] = field(default_factory=list)
     """Time, cost and CPU time until then."""
@@ -77,18 +75,17 @@ class Adversary:
 
     @property
     def tally(self) -> ProcessTally:
-        seen = self.seen - self.forgotten
-        return ProcessTally({"calls": int(seen)}, 0.0, seen * TRAP, 0.0, self.cpu, begun=seen > 0)
+        return ProcessTally({"calls": int(self.seen)}, 0.0, self.seen * TRAP, 0.0, self.cpu, begun=self.sent > 0)
 
     def note(self, time: float) -> None:
         self.history.append((time, self.seen * TRAP, self.cpu))
 
-    def worst(self, floor: float, settled: float = SETTLED) -> float:
+    def worst(self, floor: float) -> float:
         """Return the highest share of its CPU time that probes took in any span; `floor` cores are free."""
         times = [it[0] for it in self.history]
         worst = 0.0
         for time, cost, cpu in self.history:
-            if time - times[0] >= settled and times[-1] >= time + SPAN:
+            if time - times[0] >= SETTLED and times[-1] >= time + SPAN:
                 _, later, used = self.history[bisect_left(times, time + SPAN)]
                 worst = max(worst, (later - cost) / max(used - cpu, floor * SPAN / BOUND))
         return worst
@@ -136,10 +133,6 @@ class SlowFile:
     def restore(self) -> None:
         self.probe(True)
 
-    def reload(self) -> SlowFile:
-        """Return the file as it is once its only process has unloaded it and loaded it again."""
-        return SlowFile(self.clock, self.jobs, self.alone, self.name)
-
     def pass_until(self, time: float) -> None:
         while self.clock.now < time:
             part = min(PIECE, time - self.clock.now)
@@ -149,42 +142,17 @@ class SlowFile:
                 job.note(self.clock.now)
 
 
-class SlowSubject(Subject):
-    """A collector that counts calls of processes, whether they use a file at present or not."""
-
-    def __init__(self, file: SlowFile) -> None:
-        super().__init__(file)  # type: ignore[arg-type]
-        self.jobs = file.jobs
-
-    def sampled_cost(self) -> float:
-        return sum(it.tally.cost for it in self.jobs.values())
-
-
 class Simulation:
     """A governed subject with one file, and its time."""
 
     def __init__(self, jobs: Mapping[int, Adversary], alone: bool, seed: int = 7) -> None:
         self.clock = Clock()
         self.file = SlowFile(self.clock, dict(jobs), alone)
-        self.subject = SlowSubject(self.file)
+        self.subject = Subject(self.file)  # type: ignore[arg-type]
         self.watch = Governed(self.subject, BOUND, self.clock, random.Random(seed).random, cpu=self._cpu)
 
     def _cpu(self, pids: Collection[int]) -> Mapping[int, float]:
         return {pid: self.file.jobs[pid].cpu for pid in pids if pid in self.file.jobs}
-
-    def exec(self, pid: int) -> None:
-        """Replace the program of a process: its counts begin at 0."""
-        it = self.file.jobs[pid]
-        self.watch.finish(pid, lambda before: it.tally)
-        self.file.kept.discard(pid)
-        it.forgotten = it.seen
-
-    def reload(self) -> None:
-        """Unload the file and load it again."""
-        self.subject.files.clear()
-        self.watch.step()
-        self.file = self.file.reload()
-        self.subject.files[id(self.file)] = self.file  # type: ignore[assignment]
 
     def run(self, seconds: float, each: Callable[[], object] = lambda: None) -> None:
         end = self.clock.now + seconds

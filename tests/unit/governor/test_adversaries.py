@@ -102,24 +102,3 @@ def test_an_idle_process_is_not_read() -> None:
     it.calm, it.busy = False, False
     simulation.run(60)
     assert simulation.subject.reads - before < 150
-
-
-@pytest.mark.parametrize("length", [0.3, 1, 3])
-@pytest.mark.parametrize("how", ["exec", "reload"])
-@own_links
-def test_a_process_that_begins_as_if_new(how: str, length: float, alone: bool) -> None:
-    """After each phase it replaces its program, or unloads the library and loads it again: it is known nevertheless.
-
-    Probes of a file that is loaded again are attached, and then detached for it.
-    """
-    it = Adversary(phases(length, length))
-    simulation, busy = Simulation({1: it}, alone), True
-
-    def each() -> None:
-        nonlocal busy
-        if it.busy is not busy:
-            busy = it.busy
-            simulation.exec(1) if how == "exec" else simulation.reload()
-
-    simulation.run(200, each)
-    assert it.worst(FLOOR, settled=6) <= 4 * BOUND
