@@ -8,16 +8,17 @@ calls of a process that waits do.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from math import inf
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from exporter.bpf.process_links import MOST
+from exporter.bpf.sampled_file import SampledFile
 from exporter.cuda.activity import Activity, Counts
 from exporter.cuda.functions import FUNCTIONS, MEMORY, TRANSFERS
 from exporter.governor.estimates import Counts as EstimatedCounts
 from exporter.governor.estimates import ProcessTally
-from exporter.governor.left_out_files import LeftOutFiles
 from exporter.governor.processes import cpu_seconds, cpu_times
 from exporter.governor.subject import MEMORY_LAST, TRANSFERS_FOURTH, Prices, SubjectFile
 
@@ -142,7 +143,7 @@ class GroupCalls:
         return self._probes.price(FUNCTIONS[api - 1].name) or 0.0
 
 
-class Allocations(GroupCalls, LeftOutFiles):
+class Allocations(GroupCalls):
     """Functions that allocate and free memory. What a process has in use cannot be known any more after a gap.
 
     `lose` gets processes of which such calls are not seen any more, `meet` one that has links of its own from now on,
@@ -160,16 +161,42 @@ class Allocations(GroupCalls, LeftOutFiles):
         meet: Callable[[int], None],
         cpu: Callable[[int], float] = cpu_seconds,
     ) -> None:
-        GroupCalls.__init__(self, MEMORY, layer, probes, maps, window_price, cpu)
-        LeftOutFiles.__init__(self, lambda: probes.sampled_files(MEMORY))
+        super().__init__(MEMORY, layer, probes, maps, window_price, cpu)
         self._totals, self._lose, self._meet = totals, lose, meet
+        self._lost_in: dict[int, set[int]] = {}
+        """Processes that are left out, by file; a file with a row has such functions detached."""
+        self._kept: dict[int, set[int]] = {}
 
     def sampled_files(self) -> Mapping[int, SubjectFile]:
-        return LeftOutFiles.sampled_files(self)
+        """Return the files, without those of more processes than can have links of their own: all would lose."""
+        files = self._probes.sampled_files(self.group)
+        for key in self._lost_in.keys() - files.keys():
+            del self._lost_in[key]
+        return {
+            key: SampledFile(
+                it.name,
+                it.symbols,
+                it.pids,
+                probe=partial(self._probe, key, it),
+                keep=partial(self._keep, key, it),
+                restore=partial(self._restore, key, it),
+            )
+            for key, it in files.items()
+            if key in self._lost_in or len(it.pids) <= MOST
+        }
 
-    def _may_lose(self, file: SubjectFile) -> bool:
-        """Return False for files of more processes than can have links of their own: all would lose."""
-        return len(file.pids) <= MOST
+    def forget(self, pids: Collection[int]) -> None:
+        """Forget processes that have ended, or run another program."""
+        for known in (*self._lost_in.values(), *self._kept.values()):
+            known.difference_update(pids)
+
+    def is_detached(self, library: object) -> bool:
+        """Return whether calls in a library are seen only in processes with links of their own."""
+        return id(library) in self._lost_in
+
+    def has_links(self, pid: int) -> bool:
+        """Return whether a process has links of its own."""
+        return any(pid in kept for kept in [*self._kept.values()])
 
     def _probe(self, key: int, file: SubjectFile, on: bool) -> None:
         if not on:
@@ -190,7 +217,7 @@ class Allocations(GroupCalls, LeftOutFiles):
 
     def _restore(self, key: int, file: SubjectFile) -> None:
         file.restore()
-        self._end(key)
+        self._lost_in.pop(key, None)
 
     def _lose_others(self, key: int, file: SubjectFile) -> None:
         lost = set(file.pids) - self._kept.get(key, set()) - self._lost_in[key]

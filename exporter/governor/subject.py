@@ -50,10 +50,7 @@ class Prices(Protocol):
 
 
 class Subject(Protocol):
-    """A collector with functions that may be probed in windows.
-
-    exporter.governor.left_out_files has a base for one that has to know which processes lose calls.
-    """
+    """A collector with functions that may be probed in windows."""
 
     name: str
     rank: int
