@@ -2,27 +2,68 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Mapping
+from math import inf
+from typing import NamedTuple, Protocol
 
-from exporter.governor.accounts import Accounts
 from exporter.governor.estimates import Estimates, ProcessTally
-from exporter.governor.exposure import Exposure
-from exporter.governor.guard import GUARD_SECONDS, Guard
-from exporter.governor.judge import Interval, Judge
-from exporter.governor.ladder import Ladder
+from exporter.governor.ladder import LEAST, Ladder
 from exporter.governor.newcomers import LOOK_SECONDS as LOOK_SECONDS
 from exporter.governor.newcomers import Newcomers
-from exporter.governor.subject import ProbedFile
-from exporter.governor.weights import FLOOR, Bounds
+from exporter.governor.standings import Standings
 
 CYCLE_SECONDS = 5.0
 """Time between two looks at the cost while there is one window in each cycle: LOOK_SECONDS is while all calls count."""
+FLOOR = 0.005
+"""Cost in cores below which nothing is left out, however little CPU time the process needs: of the time that passes a
+process that mostly waits loses less than this part."""
 _WHOLE = 0.9
 """Share from which a window is all of its cycle: coming and going costs, too."""
-_LATER = 0.5
-"""Part of a cycle for which a window that has to wait for room may begin later: a job may have a step of that wait."""
-_CALM_CYCLES = 5
-"""Cycles for which a process that cost too much has to be calm before it leaves the windows."""
+_RECENT_SECONDS = 60.0
+_SMALLEST = 0.1
+"""Part of the bound that functions in windows have where other functions take all of it."""
+
+
+class ProbedFile(Protocol):
+    """A file with functions that can be probed or not."""
+
+    @property
+    def pids(self) -> Collection[int]:
+        """The processes that use the file."""
+
+    def probe(self, on: bool) -> None:
+        """Attach what the functions have in windows, or detach it; nothing where that is so already."""
+
+    def keep(self, pids: Collection[int]) -> Collection[int]:
+        """Keep them attached in just these processes, whatever `probe` does. Return those where they are."""
+
+    def restore(self) -> None:
+        """Attach all that was there before the first gap, as windows have ended."""
+
+
+class Bounds(NamedTuple):
+    """Limits on the cost that probes of a file's functions may cause a process."""
+
+    ratio: float
+    """Part of its CPU time, all probes together."""
+    unit: float
+    """Seconds of each unit of the reference, on average: a thread may lose much in a process that uses many cores."""
+    cap: Callable[[], float] = lambda: inf
+    """Returns the cores that these probes may take at present, for the bound of the node."""
+
+
+class _Weight(NamedTuple):
+    """The cost of the functions to a process in some time."""
+
+    own: float
+    """In parts of what they may cost it, by the bound of a process; 0 where that is little."""
+    pressure: float
+    """The same by the bound of the node too."""
+    rate: float
+    """In cores."""
+    used: float
+    """The cost of all functions in parts of the process's bound."""
 
 
 class WindowedFile:
@@ -30,22 +71,18 @@ class WindowedFile:
 
     `tallies` returns what processes did; `clock` the time; `chance` a number from 0 to 1: windows begin at random times
     in their cycle, or a job with steps as long as a cycle would show the same part of each step. `tick` waits until CPU
-    times are up to date: a window may be as short as a tick. `own_tallies` are without other collectors, and `cpu`
-    returns CPU times, see Guard.
+    times are up to date: a window may be as short as a tick.
     """
 
     def __init__(
         self,
         probed: ProbedFile,
         bounds: Bounds,
-        accounts: Accounts,
         estimates: Estimates,
         tallies: Callable[[Collection[int]], Mapping[int, ProcessTally]],
         clock: Callable[[], float],
         chance: Callable[[], float],
         tick: Callable[[], None],
-        own_tallies: Callable[[Collection[int]], Mapping[int, ProcessTally]] | None = None,
-        cpu: Callable[[Collection[int]], Mapping[int, float]] | None = None,
     ) -> None:
         self.probed, self._bounds, self._estimates, self._tallies = probed, bounds, estimates, tallies
         self._clock, self._chance, self._tick = clock, chance, tick
@@ -59,30 +96,18 @@ class WindowedFile:
         self.due = clock()
         """Time of the next step."""
         self._step: Callable[[], None] = self._look
-        self._judge, self._newcomers = Judge(bounds, accounts), Newcomers(clock)
-        self._standings, self.accounts = self._judge.standings, accounts
-        self._guard, self._guarded = Guard(self.accounts, own_tallies or tallies, cpu, clock), self.due
-        self._exposure = Exposure(clock)
+        self._standings, self._newcomers = Standings(), Newcomers(clock)
         self._before: Mapping[int, ProcessTally] = {}
-        """Tallies at the last look."""
-        self._length, self._opened, self._ends = 0.0, self.due, self.due
-        """Of the window: its planned length, when it was opened, and when its cycle ends."""
-        self._at_open: Mapping[int, ProcessTally] = {}
-        self._worked: dict[int, float] = {}
-        """Tallies when the window was opened, and CPU times of processes in it."""
-        self._lasted: float | None = None
-        """Seconds of the last window; None for one that is all of its cycle."""
-        self._caught = False
-        """True if the guard has chosen the share since the last look."""
-
-    @property
-    def next(self) -> float:
-        """Return the time of the next step or look of the guard."""
-        return min(self.due, self._guarded + GUARD_SECONDS) if self._exposed() else self.due
+        """Tallies at the last look, made at this time:"""
+        self._looked, self._probed_before, self._turned = self.due, 0.0, 0.0
+        self._on, self._since, self._seconds = True, self.due, 0.0
+        """Probe state: true while the functions are probed, time of the last change, and seconds probed before."""
+        self._history = deque([(self.due, 0.0)])
+        self._length = 0.0
 
     def step(self, busy: bool) -> None:
         """Do what is due. Unless `busy`, the calls of all processes cost too little to be looked at one by one."""
-        if self.ladder.throttled or busy or self.accounts.suspects():
+        if self.ladder.throttled or busy:
             self._step()
         else:
             self._weigh({})
@@ -94,33 +119,9 @@ class WindowedFile:
         if not self.ladder.throttled:
             return
         if due := self._newcomers.due():
-            self._look_at_kept(self._tallies(due))
+            self._look_at_newcomers(self._tallies(due))
         if new := self._newcomers.since(self.probed.pids):
             self._meet(new, whole=False)
-
-    def guard(self) -> None:
-        """Leave calls of processes out that cost too much again, not long after they did."""
-        if self._clock() < self._guarded + GUARD_SECONDS or not (exposed := self._exposed()):
-            return
-        self._guarded = self._clock()
-        if not (found := self._guard.look(exposed)):
-            return
-        for pid, intensity in found.items():
-            self.accounts.offend(pid, intensity)
-        if self.ladder.throttled:
-            self.ladder.throttle(max(found.values()) / self._bounds.ratio)
-            self._caught = True
-            self._drop(found.keys() & self._standings.kept)
-            if self._exposure.on and found.keys() - self._standings.kept:
-                self._close()
-        else:
-            self._look(max(found.values()))
-        self._charge(self._tallies(found.keys()))
-
-    def _exposed(self) -> set[int]:
-        """Return the processes that cost too much not long ago, and are probed at present."""
-        suspects = self.accounts.suspects()
-        return suspects & {*self.probed.pids} if self._exposure.on else suspects & self._standings.kept
 
     def leave(self, pid: int) -> None:
         """Take note that a process has ended, or runs another program. From any thread."""
@@ -132,14 +133,13 @@ class WindowedFile:
 
     def sampled(self) -> float:
         """Return the share of the last minute for which the functions were probed."""
-        return self._exposure.sampled()
+        now, (since, before) = self._clock(), self._history[0]
+        return min(1.0, (self._probed_seconds(now) - before) / (now - since)) if now > since else float(self._on)
 
-    def _look(self, intensity: float = 0.0) -> None:
-        """Compare, while all calls are counted, cost and bound. With an intensity windows begin at once."""
+    def _look(self) -> None:
+        """Compare, while all calls are counted, cost and bound."""
         before, now = self._before, self._read()
         self._weigh(now)
-        if intensity and not self.ladder.throttled:
-            self.ladder.throttle(intensity / self._bounds.ratio)
         if self.ladder.throttled:
             self._keep(before, now)
             self._estimates.begin(self, self._others(before), now)
@@ -152,8 +152,8 @@ class WindowedFile:
     def _begin(self) -> None:
         """A cycle ended: compare cost and bound, and choose the next window."""
         before, now = self._before, self._read()
-        self._estimates.advance(self, self._others(now), probed=self._exposure.on)
-        if self._exposure.on:
+        self._estimates.advance(self, self._others(now), probed=self._on)
+        if self._on:
             self._estimates.settle(self)
         self._weigh(now)
         if self.ladder.throttled:
@@ -162,7 +162,6 @@ class WindowedFile:
             return
         self._estimates.end(self)
         self.probed.restore()
-        self._exposure.set(on=True, now=self._clock())
         self._standings.kept = set(self.probed.keep(()))
         self._newcomers.watched.clear()
         self._step, self.due = self._look, self._clock() + LOOK_SECONDS
@@ -170,9 +169,7 @@ class WindowedFile:
     def _cycle(self) -> None:
         began = self._clock()
         self._ends = began + CYCLE_SECONDS * self.ladder.stretch
-        self._worked, self._lasted = {}, None
-        if self.ladder.share >= _WHOLE and self._has_others():
-            self._length = CYCLE_SECONDS
+        if self.ladder.share >= _WHOLE:
             self._open()
             self._step, self.due = self._begin, self._ends
             return
@@ -181,48 +178,22 @@ class WindowedFile:
         self._step, self.due = self._window, began + self._chance() * (self._ends - began - self._length)
 
     def _window(self) -> None:
-        """Open the window, once there is room for it in the bound.
-
-        None while all processes have links of their own: one that cost too much again would have to be left out twice.
-        """
-        if not self._has_others():
-            self._step, self.due = self._begin, self._ends
-            return
-        others = self.accounts.suspects() - self._standings.kept
-        if (free := self.accounts.opens(others, min(self._length, GUARD_SECONDS))) > self._clock():
-            self.due = free + self._chance() * _LATER * CYCLE_SECONDS
-            self._ends = max(self._ends, self.due + self._length)
-            return
         self._open()
         self._step, self.due = self._close, self._clock() + self._length
 
-    def _has_others(self) -> bool:
-        """Return whether there are processes without links of their own."""
-        return not self._standings.kept.issuperset(self.probed.pids)
-
     def _open(self) -> None:
         """Probe. What was counted before all functions were probed belongs to the gap, and to its estimate."""
-        if not self._exposure.on:
+        if not self._on:
             self._turn(on=True)
             self._tick()
-            self._at_open = self._charge(self._read())
-            self._estimates.advance(self, self._others(self._at_open), probed=False)
-        self._opened = self._clock()
+            self._estimates.advance(self, self._others(self._read()), probed=False)
 
     def _close(self) -> None:
         self._tick()
-        now = self._charge(self._read())
-        self._worked = {pid: it.cpu - self._at_open[pid].cpu for pid, it in now.items() if pid in self._at_open}
-        self._estimates.advance(self, self._others(now), probed=True)
+        self._estimates.advance(self, self._others(self._read()), probed=True)
         self._estimates.settle(self)
-        self._lasted = self._clock() - self._opened
         self._turn(on=False)
-        self._charge(self._tallies(self.accounts.suspects() & {*self.probed.pids} - self._standings.kept))
         self._step, self.due = self._begin, self._ends
-
-    def _charge(self, now: Mapping[int, ProcessTally]) -> Mapping[int, ProcessTally]:
-        self.accounts.charge(now)
-        return now
 
     def _read(self) -> Mapping[int, ProcessTally]:
         return self._tallies(self.probed.pids)
@@ -233,15 +204,11 @@ class WindowedFile:
 
     def _keep(self, before: Mapping[int, ProcessTally], now: Mapping[int, ProcessTally]) -> None:
         """Probe processes that cost little all the time, and those that cost too much in windows only."""
-        calm = _CALM_CYCLES * CYCLE_SECONDS
-        polite = {pid for pid in self._standings.polite() if self.accounts.calm_for(pid) >= calm}
-        kept, wanted = self._standings.kept, polite | self._newcomers.watched.keys()
+        kept, wanted = self._standings.kept, self._standings.polite() | self._newcomers.watched.keys()
         if wanted == kept:
             return
+        dropped = kept - wanted
         self._standings.kept = set(self.probed.keep(wanted))
-        dropped = kept - self._standings.kept
-        self._newcomers.watch({pid: now[pid] for pid in (self._standings.kept - kept) & now.keys()})
-        self._newcomers.end(dropped)
         self._estimates.begin(self, {pid: before[pid] for pid in dropped & before.keys()}, now)
         # Those that the estimates do not know were counted whole so far.
         if new := {pid for pid in self._standings.kept - kept if self._estimates.knows(pid)}:
@@ -266,40 +233,67 @@ class WindowedFile:
                 self._estimates.advance(self, others, probed=False)
             self._newcomers.took(self._clock() - began)
 
-    def _look_at_kept(self, now: Mapping[int, ProcessTally]) -> None:
-        """Compare cost and bound of processes that are probed all the time."""
-        cap, costly = self._bounds.cap(), set[int]()
-        for pid, seconds, it in self._newcomers.looks(now):
-            over = self._bounds.weight(it.before, now[pid], seconds, FLOOR * seconds, cap).pressure > 1
-            again = self.accounts.in_debt(pid)
-            if it.look(now[pid], over) or (over and again):
-                costly.add(pid)
-                self.accounts.offend(pid, 1.0)
-        self.accounts.charge(now)
-        self._drop(costly)
-
-    def _drop(self, pids: Collection[int]) -> None:
-        """Probe these in windows from now on."""
-        if pids:
-            firsts = {pid: it.first for pid in pids if (it := self._newcomers.watched.get(pid))}
-            self._estimates.begin(self, firsts, self._tallies(firsts))
-            self._newcomers.end(pids)
-            self._standings.kept = set(self.probed.keep(self._standings.kept - {*pids}))
+    def _look_at_newcomers(self, now: Mapping[int, ProcessTally]) -> None:
+        cap = self._bounds.cap()
+        costly: dict[int, ProcessTally] = {}
+        for pid, seconds, newcomer in self._newcomers.looks(now):
+            weight = self._weight(newcomer.before, now[pid], seconds, FLOOR * seconds, cap)
+            if newcomer.look(now[pid], weight.pressure > 1):
+                costly[pid] = newcomer.first
+        if costly:
+            self._newcomers.end(costly)
+            self._estimates.begin(self, costly, now)
+            self._standings.kept = set(self.probed.keep(self._standings.kept - costly.keys()))
 
     def _turn(self, on: bool) -> None:
-        self._exposure.turn(on, self.probed.probe)
+        if on == self._on:
+            return
+        began = self._clock()
+        self.probed.probe(on)
+        self._turned += self._clock() - began
+        now = self._clock() if on else began  # the last calls are seen when detaching begins
+        self._seconds, self._since, self._on = self._probed_seconds(now), now, on
+
+    def _probed_seconds(self, now: float) -> float:
+        return self._seconds + (now - self._since if self._on else 0.0)
 
     def _weigh(self, now: Mapping[int, ProcessTally]) -> None:
         """Compare what each process lost since the last look with its bound; the worst one decides."""
-        seconds, share = self._exposure.look()
-        whole = not self.ladder.throttled or self._exposure.on
-        planned = self.ladder.share / self.ladder.stretch
-        it = Interval(self._before, now, seconds, share, planned, None if whole else self._worked)
-        verdict = self._judge.judge(it)
-        self.used, self.rates, self.for_node = verdict.used, verdict.rates, verdict.for_node
-        if not self._caught:
-            probed = None if self._lasted is None or not seconds else self._lasted / seconds
-            self.ladder.look(verdict.pressure, verdict.again, probed, verdict.seen)
-        for pid, intensity in verdict.offenders.items() if self.ladder.throttled else ():
-            self.accounts.offend(pid, intensity)
-        self._before, self._caught = now, False
+        time, probed = self._clock(), self._probed_seconds(self._clock())
+        seconds = time - self._looked
+        share = (probed - self._probed_before + self._turned) / seconds if seconds else 1.0
+        weights, cap = dict[int, _Weight](), self._bounds.cap()
+        highest, self.for_node = 0.0, False
+        for pid in now.keys() & self._before.keys() if seconds else ():
+            kept = pid in self._standings.kept
+            least = FLOOR * seconds * (1.0 if kept else self.ladder.share / self.ladder.stretch)
+            weights[pid] = it = self._weight(self._before[pid], now[pid], seconds, least, cap)
+            if not kept and it.pressure > highest:
+                highest, self.for_node = it.pressure, it.pressure > it.own
+        self.used = max((it.used for it in weights.values()), default=0.0)
+        self.rates = {pid: it.rate for pid, it in weights.items()}
+        self.ladder.look(highest)
+        used = {pid: now[pid].cpu - self._before[pid].cpu for pid in weights}
+        busy = {pid: cpu for pid, cpu in used.items() if cpu > FLOOR * seconds}
+        self._standings.look({pid: it.pressure for pid, it in weights.items()}, max(share, LEAST), busy)
+        self._before, self._looked, self._probed_before, self._turned = now, time, probed, 0.0
+        self._history.append((time, self._probed_seconds(time)))
+        while len(self._history) > 2 and self._history[1][0] <= time - _RECENT_SECONDS:
+            self._history.popleft()
+
+    def _weight(self, before: ProcessTally, after: ProcessTally, seconds: float, least: float, cap: float) -> _Weight:
+        """Return what the functions cost a process: nothing by its own bound where it is less than `least` seconds."""
+        rate = max(0.0, after.cost - before.cost) / seconds
+        own, used = self._pressure(before, after, least)
+        return _Weight(own, max(own, rate / cap), max(0.0, rate - (after.saved - before.saved) / seconds), used)
+
+    def _pressure(self, before: ProcessTally, after: ProcessTally, least: float) -> tuple[float, float]:
+        """Return the cost of the functions in parts of what it may be, and that of all in parts of the bound."""
+        cost, other = after.cost - before.cost, after.other - before.other
+        allowed = self._bounds.ratio * (after.cpu - before.cpu)
+        if cost <= 0 or cost < least or allowed <= 0:
+            return 0.0, 0.0
+        kept = other - (after.yielding - before.yielding)
+        units = after.reference - before.reference
+        pressure = cost / max(allowed - kept, _SMALLEST * allowed), cost / units / self._bounds.unit if units else 0.0
+        return max(pressure), (cost - (after.saved - before.saved) + other) / allowed

@@ -7,19 +7,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from math import inf
 
 from exporter.governor import metrics
-from exporter.governor.accounts import Accounts
 from exporter.governor.estimates import Counts, Estimates, ProcessTally
-from exporter.governor.files import LOOK_SECONDS, WindowedFile
+from exporter.governor.files import FLOOR, LOOK_SECONDS, Bounds, WindowedFile
 from exporter.governor.payer import Payer
 from exporter.governor.subject import Subject, SubjectFile
-from exporter.governor.weights import FLOOR, Bounds
 from exporter.model import Sample
 
 log = logging.getLogger(__name__)
-
-_BUSY_SECONDS = 120.0
-"""Time for which processes are looked at one by one after all together cost enough for that: one that costs too much
-for a second each minute has to be known before."""
 
 Rest = Callable[[Subject, Collection[int]], Iterator[tuple[Subject | Payer, Mapping[int, ProcessTally]]]]
 """Returns what other collectors have of these processes."""
@@ -41,21 +35,17 @@ class Governed:
         rest: Rest = _no_rest,
         cap: Callable[[], float] = lambda: inf,
         tick: Callable[[], None] = lambda: None,
-        cpu: Callable[[Collection[int]], Mapping[int, float]] | None = None,
     ) -> None:
-        """`cpu` returns CPU times of processes, see Guard."""
-        self.subject, self._clock, self._chance, self.rest = subject, clock, chance, rest
-        self._tick, self._cpu = tick, cpu
-        self._bounds = Bounds(bound, subject.unit_bound, cap)
-        self.estimates, self.accounts = Estimates(), Accounts(self._bounds, clock)
+        self.subject, self._bound, self._clock, self._chance, self.rest = subject, bound, clock, chance, rest
+        self._cap, self._tick = cap, tick
+        self.estimates = Estimates()
         self._files: dict[int, WindowedFile] = {}
-        self._present: Mapping[int, SubjectFile] = {}
         self._throttles = 0
-        self._looked, self._cost, self._busy_until = clock(), 0.0, -inf
+        self._looked, self._cost, self._busy = clock(), 0.0, False
 
     def step(self) -> float:
         """Do what is due at every file. Return the time of the next step."""
-        present = self._present = self.subject.sampled_files()
+        present = self.subject.sampled_files()
         for key in self._files.keys() - present.keys():
             self.estimates.end(self._files.pop(key))
         for key in present.keys() - self._files.keys():
@@ -64,28 +54,11 @@ class Governed:
         for key, file in self._files.items():
             file.probed = present[key]
             file.meet()
-            self._guard(present[key], file)
             if file.due <= self._clock():
                 before = file.ladder.throttled
-                file.step(busy=self._busy_until > self._clock())
+                file.step(self._busy)
                 self._report(present[key], before, file)
-        return self.next
-
-    def guard(self) -> float:
-        """Look at processes that cost too much not long ago. Return the time of the next such look, or step."""
-        for key, file in self._files.items():
-            self._guard(self._present[key], file)
-        return self.next
-
-    @property
-    def next(self) -> float:
-        """Return the time of the next step, or look of the guard."""
-        return min((file.next for file in self._files.values()), default=self._clock() + LOOK_SECONDS)
-
-    def _guard(self, probed: SubjectFile, file: WindowedFile) -> None:
-        before = file.ladder.throttled
-        file.guard()
-        self._report(probed, before, file)
+        return min((file.due for file in self._files.values()), default=self._clock() + LOOK_SECONDS)
 
     @property
     def throttled(self) -> bool:
@@ -188,18 +161,8 @@ class Governed:
         return "--overhead.max-cores" if file.for_node else f"--overhead.max-ratio{unit}"
 
     def _file(self, probed: SubjectFile) -> WindowedFile:
-        return WindowedFile(
-            probed,
-            self._bounds,
-            self.accounts,
-            self.estimates,
-            self._tallies,
-            self._clock,
-            self._chance,
-            self._tick,
-            self.subject.tallies,
-            self._cpu,
-        )
+        bounds = Bounds(self._bound, self.subject.unit_bound, self._cap)
+        return WindowedFile(probed, bounds, self.estimates, self._tallies, self._clock, self._chance, self._tick)
 
     def _tallies(self, pids: Collection[int]) -> Mapping[int, ProcessTally]:
         """Return what these processes did, with what probes of all collectors took."""
@@ -219,8 +182,7 @@ class Governed:
             return
         cost = self.subject.sampled_cost()
         if cost is not None:
-            if cost - self._cost >= FLOOR * (now - self._looked):
-                self._busy_until = now + _BUSY_SECONDS
+            self._busy = cost - self._cost >= FLOOR * (now - self._looked)
             self._cost = cost
         self._looked = now
 

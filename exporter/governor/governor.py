@@ -15,7 +15,7 @@ from exporter.governor.files import CYCLE_SECONDS, LOOK_SECONDS
 from exporter.governor.governed import Governed as Governed
 from exporter.governor.node_budget import NodeBudget
 from exporter.governor.payer import Payer
-from exporter.governor.processes import cpu_times, wait_for_tick
+from exporter.governor.processes import wait_for_tick
 from exporter.governor.subject import Subject
 from exporter.model import Sample
 
@@ -53,7 +53,7 @@ class Governor:
         if not self._max_ratio:
             return None
         watch = Governed(
-            subject, self._max_ratio, self._clock, self._chance, self.rest, lambda: self.node.cap, self._tick, cpu_times
+            subject, self._max_ratio, self._clock, self._chance, self.rest, lambda: self.node.cap, self._tick
         )
         with self._lock:
             self.watched.append(watch)
@@ -85,9 +85,7 @@ class Governor:
 
     def _run(self) -> None:
         while (due := self.step()) is not None:
-            end = self._clock() + LOOK_SECONDS
-            while (left := min(due, end) - self._clock()) > 0 and not self._wake.wait(left):
-                due = self._guard()
+            self._wake.wait(min(LOOK_SECONDS, max(0.0, due - self._clock())))
             self._wake.clear()
 
     def step(self) -> float | None:
@@ -98,11 +96,6 @@ class Governor:
                 return None
             self._look()
             return min(map(self._step_of, self.watched))
-
-    def _guard(self) -> float:
-        """Look at processes that cost too much not long ago. Return the time of the next look, or step."""
-        with self._lock:
-            return min(map(self._guard_of, self.watched), default=self._clock())
 
     def _look(self) -> None:
         """Compare the cost of all probes with the node's bound: each second, or each cycle where that is not near."""
@@ -131,14 +124,8 @@ class Governor:
             yield payer, payer.tallies(pids)
 
     def _step_of(self, watch: Governed) -> float:
-        return self._tried(watch, watch.step)
-
-    def _guard_of(self, watch: Governed) -> float:
-        return self._tried(watch, watch.guard)
-
-    def _tried(self, watch: Governed, do: Callable[[], float]) -> float:
         try:
-            return do()
+            return watch.step()
         except Exception:
             log.exception("the cost of the %s probes cannot be bounded; tried again", watch.subject.name)
             return self._clock() + LOOK_SECONDS

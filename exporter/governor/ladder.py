@@ -37,36 +37,27 @@ class Ladder:
         self._recent = deque[tuple[float, float]](maxlen=_RECENT)
         """Shares, of cycles as long as they were, and the pressure with each."""
 
-    def look(self, pressure: float, again: bool = False, probed: float | None = None, seen: bool = True) -> None:
-        """Choose level and share for the time until the next look.
-
-        `again`: the cost was above the bound before, and that is not made up for. `probed` is the share of time that
-        the window was, where it had to be another one than planned. Unless `seen`, a pressure of 0 proves nothing:
-        windows missed what was done.
-        """
+    def look(self, pressure: float) -> None:
+        """Choose level and share for the time until the next look."""
         if self.throttled:
-            self._adjust(pressure, probed, seen)
+            self._adjust(pressure)
             return
         self._over = self._over + 1 if pressure > 1 else 0
-        if self._over >= _PATIENCE or (again and self._over):
-            self.throttle(pressure)
+        if self._over >= _PATIENCE:
+            self.throttled, self._over, self._calm, self._idle = True, 0, 0, 0
+            self._recent.clear()
+            self._choose(max(LEAST, _AIM / pressure))
 
-    def throttle(self, pressure: float) -> None:
-        """Begin windows: with all calls probed the pressure is this."""
-        self.throttled, self._over, self._calm, self._idle = True, 0, 0, 0
-        self._recent.clear()
-        self._choose(max(LEAST, _AIM / pressure))
-
-    def _adjust(self, pressure: float, probed: float | None, seen: bool) -> None:
-        self._calm = self._calm + 1 if self.share == 1 and pressure <= _CALM and seen else 0
-        self._idle = 0 if pressure or not seen else self._idle + 1
-        part = self.share / self.stretch if probed is None else probed
+    def _adjust(self, pressure: float) -> None:
+        self._calm = self._calm + 1 if self.share == 1 and pressure <= _CALM else 0
+        self._idle = 0 if pressure else self._idle + 1
+        part = self.share / self.stretch
         if self._idle >= _IDLE_LOOKS:
             self._recent.clear()
         self._recent.append((part, pressure))
         parts, pressures = (sum(it) for it in zip(*self._recent, strict=True))
         aim = max(_LEAST_AIM, _AIM - max(0.0, pressures - _AIM * len(self._recent)))
-        most = _IDLE_STEP if self._idle >= _IDLE_LOOKS else _STEP if seen else 1.0
+        most = _IDLE_STEP if self._idle >= _IDLE_LOOKS else _STEP
         idle = self._idle > 1 or (self._idle and self.stretch > 1)
         wanted = most * part if idle or not pressures else aim * parts / pressures
         self._choose(min(most * part, max(part / _STEP, wanted)))

@@ -1,4 +1,4 @@
-"""Processes that are probed all the time while a file's functions are probed in windows."""
+"""Processes that begin to use a file while its functions are probed in windows."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _PART, _AT_ONCE, _MOST = 0.1, 2.0, 2.5
 """Part of the time that meeting newcomers takes; seconds that it takes at once, as for a job of many processes; and the
 most that are made up for. On a node where many short processes start, some are met up to 5 s late, or never."""
 _PATIENCE, _LOOKS = 2, 5
-"""Looks in a row over the bound before a process goes to windows, as for the file; and looks after which it is no
+"""Looks in a row over the bound before a newcomer goes to windows, as for the file; and looks after which it is no
 newcomer any more. Starts of jobs are short."""
 
 
 @dataclass(slots=True)
 class Newcomer:
-    """A process that is probed all the time while it costs little."""
+    """A process that is probed all the time until it is known what its probes cost."""
 
     first: ProcessTally
-    """Tally from when on calls were counted, or at an earlier look."""
+    """Tally from when on calls were counted."""
     before: ProcessTally
     """Tally at the last look, at this time:"""
     looked: float
@@ -32,8 +32,6 @@ class Newcomer:
 
     def look(self, now: ProcessTally, over: bool) -> bool:
         """Return whether the process cost too much for too long."""
-        if self.looks >= _LOOKS and not over and not self.over:
-            self.first = self.before
         self.before, self.looks, self.over = now, self.looks + 1, self.over + 1 if over else 0
         return self.over >= _PATIENCE
 
@@ -44,7 +42,7 @@ class Newcomers:
 
     clock: Callable[[], float]
     watched: dict[int, Newcomer] = field(default_factory=dict)
-    """Processes that are looked at each second, by pid."""
+    """Newcomers that are looked at each second, by pid."""
     _met: frozenset[int] = frozenset()
     _left: set[int] = field(default_factory=set)
     _owed: float = 0.0
@@ -87,7 +85,7 @@ class Newcomers:
         self._met = frozenset(pids)
 
     def watch(self, tallies: Mapping[int, ProcessTally]) -> None:
-        """Look at these each second."""
+        """Look at these for some seconds."""
         self.watched.update({pid: Newcomer(it, it, self.clock()) for pid, it in tallies.items()})
 
     def due(self) -> Collection[int]:
@@ -96,12 +94,14 @@ class Newcomers:
         return [pid for pid, it in self.watched.items() if now - it.looked >= LOOK_SECONDS]
 
     def looks(self, now: Mapping[int, ProcessTally]) -> Iterator[tuple[int, float, Newcomer]]:
-        """Yield these, with the seconds since the last look."""
+        """Yield these newcomers, with the seconds since the last look. They are no newcomers after some looks."""
         time = self.clock()
         for pid in now.keys() & self.watched.keys():
             it = self.watched[pid]
             yield pid, time - it.looked, it
             it.looked = time
+            if it.looks >= _LOOKS and not it.over:
+                del self.watched[pid]
 
     def end(self, pids: Collection[int]) -> None:
         """Look at these no more."""

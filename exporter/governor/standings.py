@@ -24,22 +24,20 @@ class Standings:
         was are many."""
 
     def look(
-        self, pressures: Mapping[int, float], share: float, worked: Mapping[int, float] = MappingProxyType({})
-    ) -> set[int]:
+        self, pressures: Mapping[int, float], share: float, cpu: Mapping[int, float] = MappingProxyType({})
+    ) -> None:
         """Take the pressures since the last look, when processes that are not kept were probed for this share.
 
-        `worked` are their CPU times while they were probed; processes that are not in it used too little CPU time, in
-        windows or not, to cost much. Return those that cost too much.
+        `cpu` is their CPU time; processes that are not in it used too little of it to cost much.
         """
         calm: dict[int, tuple[int, float]] = {}
         for pid, pressure in pressures.items():
             whole = pid in self.kept or share >= _WHOLE
             polite = pressure <= 1 if whole else pressure / share <= _POLITE
             looks, seconds = self._calm.get(pid, (0, 0.0))
-            seconds += worked.get(pid, _SECONDS / 2)
+            seconds += share * cpu[pid] if pid in cpu else _SECONDS / 2
             calm[pid] = ((_LOOKS, inf) if whole else (looks + 1, seconds)) if polite else (0, 0.0)
         self._calm = calm
-        return {pid for pid, (looks, _) in calm.items() if not looks}
 
     def polite(self) -> set[int]:
         """Return the processes to keep."""

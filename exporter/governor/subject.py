@@ -6,26 +6,10 @@ from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from exporter.governor.estimates import ProcessTally
+from exporter.governor.files import ProbedFile
 
 LAUNCHES_FIRST, MESSAGES_SECOND, POSTS_THIRD, TRANSFERS_FOURTH, COLLECTIVES_FIFTH, MEMORY_LAST = range(6)
 """The order in which functions are left out where a process has several that cost too much."""
-
-
-class ProbedFile(Protocol):
-    """A file with functions that can be probed or not."""
-
-    @property
-    def pids(self) -> Collection[int]:
-        """The processes that use the file."""
-
-    def probe(self, on: bool) -> None:
-        """Attach what the functions have in windows, or detach it; nothing where that is so already."""
-
-    def keep(self, pids: Collection[int]) -> Collection[int]:
-        """Keep them attached in just these processes, whatever `probe` does. Return those where they are."""
-
-    def restore(self) -> None:
-        """Attach all that was there before the first gap, as windows have ended."""
 
 
 class SubjectFile(ProbedFile, Protocol):

@@ -54,32 +54,29 @@ def relative(job: Job, before: tuple[float, float]) -> float:
 
 
 @pytest.mark.parametrize(
-    ("job", "least"),
+    "job",
     [
-        (Job(own=5e-6), 0.3),
-        (Job(own=1e-3), 0.7),
-        (Job(own=1e-3, idle=5e-3), 0.7),
-        (Job(own=20e-6, messages=1, grouped=False), 0.6),
-        (Job(own=20e-6, messages=1, grouped=False, idle=20e-6), 0.6),
+        Job(own=5e-6),
+        Job(own=1e-3),
+        Job(own=1e-3, idle=5e-3),
+        Job(own=20e-6, messages=1, grouped=False),
+        Job(own=20e-6, messages=1, grouped=False, idle=20e-6),
     ],
     ids=["tight", "working", "waiting", "without groups", "without groups, waiting"],
 )
-def test_cost_and_counts(job: Job, least: float) -> None:
-    """Settled, the probes take what is allowed, and the counts are those of the job, though windows slow it down.
-
-    They take less of one that loses nearly all of its CPU time in windows: it may be idle in the next moment.
-    """
+def test_cost_and_counts(job: Job) -> None:
+    """Settled, the probes take what is allowed, and the counts are those of the job, though windows slow it down."""
     node = Node({1: job})
     node.run(30)
     assert list(node.value("accel_exporter.probe.throttle.level")) == [1]
     before, counted, sent = (job.seen * TRAP, job.cpu), node.counted(1, job), job.sent
     node.run(300)
-    assert least * BOUND < relative(job, before) <= BOUND
+    assert 0.7 * BOUND < relative(job, before) <= BOUND
     assert (node.counted(1, job) - counted) / (job.sent - sent) == pytest.approx(1, rel=0.04)
     [share] = node.value("accel_exporter.probe.sampled.ratio", symbol="ncclSend", library="/0.so")
     assert 0 < share < 0.6
     [used] = node.value("accel_exporter.overhead.budget.used.ratio")
-    assert 0 <= used < 1.2
+    assert 0.7 < used < 1.1
     problem = f"ncclSend in /0.so: probed for {share:.1%} of the time, to keep --overhead.max-ratio"
     assert [problem] == [*node.watch.problems()]
 
@@ -164,11 +161,11 @@ def test_short_jobs_beside_one_in_windows(own: float) -> None:
     for seed in range(40):
         node = Node({1: Job(own=own, messages=50)})
         node.run(30 + random.Random(seed).random() * 5)
-        job = node.files[0].jobs[2] = Job(own=50e-6, messages=23, idle=0.4e-3)
+        job = node.files[0].jobs[2] = Job(own=50e-6, messages=23, idle=1.5e-3)
         assert node.watch.missed(2) is None
         node.run((1, 4, 8, 20)[seed % 4])
         job.idle = 1e9
-        node.run(16)
+        node.run(12)
         missed = node.watch.missed(2)
         if node.watch.whole(2) and job.seen:
             assert missed is not None
@@ -250,10 +247,10 @@ def test_jobs_that_start_just_before_windows_begin() -> None:
         node = Node({1: Job(own=5e-6)})
         node.files[0].alone = alone
         job = Job(own=1e-3, messages=8, idle=0.01)
-        node.run(1.5)
+        node.run(2.5)
         assert not node.watch.throttled
         node.files[0].jobs[2] = job
-        node.run(1.5)
+        node.run(2.5)
         assert node.watch.throttled
         node.run(100)
         assert node.watch.whole(2)
@@ -394,7 +391,7 @@ def test_a_file_that_is_not_mapped_any_more() -> None:
     node.files[0] = node.subject.files[9] = File(node.clock, {1: job})
     node.run(30)
     counted, sent = node.counted(1, job), job.sent
-    node.run(200)
+    node.run(100)
     assert (node.counted(1, job) - counted) / (job.sent - sent) == pytest.approx(1, rel=0.1)
 
 

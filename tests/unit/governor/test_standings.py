@@ -27,13 +27,13 @@ def test_one_in_windows_has_to_be_seen_for_some_time() -> None:
     standings = Standings()
     looks = 0
     while not standings.polite():
-        standings.look({1: 0.0}, 0.01, {1: 0.004})
+        standings.look({1: 0.0}, 0.01, {1: 0.4})
         looks += 1
     assert 13 == looks
-    standings.look({1: 0.0, 2: 0.0}, 0.01, {1: 0.005})
-    assert {1} == standings.look({1: 1.0, 2: 0.0}, 0.01, {1: 0.005})
+    standings.look({1: 0.0, 2: 0.0}, 0.01, {1: 0.5})
+    standings.look({1: 1.0, 2: 0.0}, 0.01, {1: 0.5})
     assert not standings.polite()
-    standings.look({1: 0.0, 2: 0.0}, 0.01, {1: 0.005})
+    standings.look({1: 0.0, 2: 0.0}, 0.01, {1: 0.5})
     assert {2} == standings.polite()
 
 
